@@ -1,0 +1,92 @@
+//! Every limit of the product, in one place, with the derivation of those that depend on each other.
+//!
+//! Units are the last word of a name. A limit that an operator may lower or raise says so; the constant is then its default.
+
+/// The block of direct I/O, in bytes.
+pub const BLOCK_BYTES: usize = 4096;
+/// Largest chunk of a region, in bytes (see `runtime::uring::memory`).
+pub const CHUNK_BYTES_MAX: usize = 16 << 20;
+
+/// Largest record batch that any topic may allow, in bytes.
+pub const BATCH_BYTES_CEILING: usize = 8 << 20;
+/// Largest record batch of a topic by default (`max.message.bytes`), in bytes: Kafka's default.
+pub const BATCH_BYTES_DEFAULT: usize = (1 << 20) + 12;
+/// Records in one batch, at most.
+pub const BATCH_RECORDS_MAX: u32 = 1 << 20;
+/// Headers of one record, at most.
+pub const RECORD_HEADERS_MAX: usize = 1024;
+/// What a batch may decompress to, in bytes, where anything here decompresses it.
+pub const BATCH_DECOMPRESSED_BYTES_MAX: usize = 64 << 20;
+
+/// Body (control fields) of a native frame, at most, in bytes.
+pub const FRAME_BODY_BYTES_MAX: usize = 1 << 20;
+/// Payload (raw batches) of a native frame, at most, in bytes.
+pub const FRAME_PAYLOAD_BYTES_MAX: usize = 12 << 20;
+/// Largest native frame, header included, in bytes.
+pub const FRAME_BYTES_MAX: usize = 32 + FRAME_BODY_BYTES_MAX + FRAME_PAYLOAD_BYTES_MAX;
+
+/// Connections of one core, at most (settable).
+pub const CONNECTIONS_PER_CORE_MAX: usize = 16_384;
+/// Connections from one address, at most (settable).
+pub const CONNECTIONS_PER_ADDRESS_MAX: usize = 8_192;
+/// Requests of one connection that wait for their reply, at most; then its socket isn't read.
+pub const REQUESTS_IN_FLIGHT_PER_CONNECTION_MAX: usize = 128;
+/// A connection without a complete first request is closed after this, in milliseconds.
+pub const FIRST_REQUEST_TIMEOUT_MS: u64 = 10_000;
+/// A frame that has begun must end within this, in milliseconds.
+pub const PARTIAL_FRAME_TIMEOUT_MS: u64 = 30_000;
+/// A connection without requests is closed after this, in milliseconds (settable; Kafka's default).
+pub const CONNECTION_IDLE_TIMEOUT_MS: u64 = 600_000;
+/// Size of a connection's first receive chunk, in bytes.
+pub const RECEIVE_CHUNK_BYTES: usize = 256 << 10;
+/// Chunks that unfinished zero-copy sends of one connection may hold, in bytes.
+pub const ZERO_COPY_BYTES_PER_CONNECTION_MAX: usize = 16 << 20;
+
+/// Largest answer to one fetch, in bytes; also bounded by what the client asks.
+pub const FETCH_BYTES_MAX: usize = 8 << 20;
+/// Longest wait of a fetch, in milliseconds.
+pub const FETCH_WAIT_MS_MAX: u32 = 60_000;
+/// Fetches of one core that are parked, at most.
+pub const PURGATORY_WAITERS_MAX: usize = 65_536;
+
+/// Bytes appended to a partition and not yet written, at most; then appends are refused until writes complete.
+pub const UNWRITTEN_BYTES_PER_PARTITION_MAX: usize = 32 << 20;
+/// Writes of one partition in flight.
+pub const WRITES_IN_FLIGHT_PER_PARTITION_MAX: usize = 2;
+/// Largest group commit, in bytes.
+pub const GROUP_COMMIT_BYTES_MAX: usize = 1 << 20;
+
+/// Topics of a host, at most.
+pub const TOPICS_MAX: usize = 100_000;
+/// Partitions of one topic, at most.
+pub const PARTITIONS_PER_TOPIC_MAX: u32 = 10_000;
+/// Partitions of a host, at most (settable).
+pub const PARTITIONS_PER_HOST_MAX: usize = 4_000;
+/// Length of a topic name, at most, in bytes: Kafka's rule (letters, digits, '.', '_' and '-'; not "." nor "..").
+pub const TOPIC_NAME_BYTES_MAX: usize = 249;
+/// Length of a client id, at most, in bytes.
+pub const CLIENT_ID_BYTES_MAX: usize = 256;
+/// Partitions in one request, at most.
+pub const PARTITIONS_PER_REQUEST_MAX: usize = 10_000;
+
+/// Size at which a segment rolls by default (`segment.bytes`): Kafka's default, in bytes.
+pub const SEGMENT_BYTES_DEFAULT: u64 = 1 << 30;
+/// Age at which a segment rolls by default (`segment.ms`), in milliseconds: Kafka's default, seven days.
+pub const SEGMENT_MS_DEFAULT: u64 = 7 * 24 * 3600 * 1000;
+/// Smallest `segment.bytes`.
+pub const SEGMENT_BYTES_MIN: u64 = 1 << 20;
+/// Log bytes between two entries of the offset index (`index.interval.bytes`).
+pub const INDEX_INTERVAL_BYTES: u64 = 4096;
+/// Descriptors that segment files may take per core, of the LRU.
+pub const SEGMENT_DESCRIPTORS_PER_CORE_MAX: usize = 4_096;
+
+// A batch is copied into one chunk, behind at most one block less a byte that its predecessor left.
+const _: () = assert!(BATCH_BYTES_CEILING + BLOCK_BYTES <= CHUNK_BYTES_MAX);
+// A frame is received into one chunk, so that its batches are copied once.
+const _: () = assert!(FRAME_BYTES_MAX <= CHUNK_BYTES_MAX);
+// The largest batch fits a frame.
+const _: () = assert!(BATCH_BYTES_CEILING <= FRAME_PAYLOAD_BYTES_MAX);
+// The first batch of a fetch is always whole; the answer must fit a frame.
+const _: () = assert!(FETCH_BYTES_MAX <= FRAME_PAYLOAD_BYTES_MAX);
+// What is appended and unwritten must hold a largest batch in flight and one more.
+const _: () = assert!(2 * BATCH_BYTES_CEILING <= UNWRITTEN_BYTES_PER_PARTITION_MAX);

@@ -1,0 +1,456 @@
+//! A core's region of memory and the chunks it is lent out in.
+//!
+//! What it is: one anonymous mapping per core, registered with the ring in entries of at most 1 GiB, divided by a buddy
+//! allocator into chunks of 4 KiB to 16 MiB (powers of two, aligned to their size up to 16 MiB, never across two entries).
+//! Who calls it: everything that receives, appends, reads or sends, on the owning core only (`Rc`, not `Send`).
+//!
+//! Invariants:
+//! - A chunk has one owner, [`Chunk`], that may write behind `filled`; bytes below `filled` are published and never change
+//!   while any [`ChunkSlice`] of the chunk lives.
+//! - Memory returns to the region when the owner and the last slice are gone. An operation of the kernel holds a slice (or the
+//!   chunk) until its completion, so memory in flight is never free.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::io;
+use std::ops::{Deref, Range};
+use std::ptr::NonNull;
+use std::rc::Rc;
+
+use crate::local::Notify;
+
+/// Smallest chunk, and the alignment of every chunk, in bytes: the block of direct I/O.
+pub const BLOCK_BYTES: usize = 4096;
+/// Largest chunk, in bytes.
+pub const CHUNK_BYTES_MAX: usize = 16 << 20;
+/// Largest registered entry, in bytes; a limit of the kernel.
+pub const ENTRY_BYTES_MAX: usize = 1 << 30;
+
+const ORDERS: usize = (CHUNK_BYTES_MAX / BLOCK_BYTES).trailing_zeros() as usize + 1;
+const NONE: u32 = u32::MAX;
+
+/// All memory that a core's disk and network operations read from and write to. A handle: clones are the same region.
+#[derive(Clone)]
+pub struct Region(Rc<RegionInner>);
+
+struct RegionInner {
+    base: NonNull<u8>,
+    bytes: usize,
+    buddy: RefCell<Buddy>,
+    freed: Notify,
+}
+
+/// A piece of the region with one owner, who may append to it.
+pub struct Chunk {
+    memory: Rc<Allocation>,
+    filled: usize,
+}
+
+/// A range of published bytes of a chunk; keeps the chunk's memory from being freed.
+#[derive(Clone)]
+pub struct ChunkSlice {
+    memory: Rc<Allocation>,
+    start: u32,
+    length: u32,
+}
+
+struct Allocation {
+    region: Rc<RegionInner>,
+    block: u32,
+    order: u8,
+}
+
+impl Region {
+    /// Maps a region of `bytes`, rounded up to a multiple of the largest chunk (16 MiB).
+    ///
+    /// # Errors
+    /// What `mmap` says.
+    pub fn map(bytes: usize) -> io::Result<Region> {
+        let bytes = bytes.max(1).next_multiple_of(CHUNK_BYTES_MAX);
+        assert!(bytes / BLOCK_BYTES < NONE as usize, "a region is below 16 TiB");
+        // One largest chunk more, so that the base can be aligned to it.
+        let span = bytes + CHUNK_BYTES_MAX;
+        // SAFETY: an anonymous private mapping at no fixed address has no precondition; the result is checked below.
+        let mapped = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                span,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+                -1,
+                0,
+            )
+        };
+        if mapped == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let start = mapped as usize;
+        let aligned = start.next_multiple_of(CHUNK_BYTES_MAX);
+        // SAFETY: both ranges lie inside the mapping made above and outside [aligned, aligned + bytes).
+        unsafe {
+            if aligned > start {
+                libc::munmap(mapped, aligned - start);
+            }
+            let tail = start + span - (aligned + bytes);
+            if tail > 0 {
+                libc::munmap((aligned + bytes) as *mut libc::c_void, tail);
+            }
+        }
+        let base = NonNull::new(aligned as *mut u8).ok_or_else(|| io::Error::other("mmap gave address zero"))?;
+        Ok(Region(Rc::new(RegionInner { base, bytes, buddy: RefCell::new(Buddy::new(bytes)), freed: Notify::new() })))
+    }
+
+    /// A chunk of at least `bytes` (rounded up to a power of two, 4 KiB at least), or `None` if no free piece is large enough.
+    ///
+    /// # Panics
+    /// If `bytes` is over [`CHUNK_BYTES_MAX`].
+    #[must_use]
+    pub fn take(&self, bytes: usize) -> Option<Chunk> {
+        assert!(bytes <= CHUNK_BYTES_MAX, "a chunk of {bytes} bytes was asked for, {CHUNK_BYTES_MAX} is the largest");
+        let order = order_of(bytes);
+        let block = self.0.buddy.borrow_mut().take(order)?;
+        let memory = Allocation { region: self.0.clone(), block, order: u8::try_from(order).expect("orders are few") };
+        Some(Chunk { memory: Rc::new(memory), filled: 0 })
+    }
+
+    /// Bytes of the region.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.0.bytes
+    }
+
+    /// Bytes not lent out.
+    #[must_use]
+    pub fn free_bytes(&self) -> usize {
+        self.0.buddy.borrow().free_blocks * BLOCK_BYTES
+    }
+
+    /// A signal for each chunk that returns.
+    #[must_use]
+    pub fn freed(&self) -> Notify {
+        self.0.freed.clone()
+    }
+
+    /// The ranges to register with a ring: (address, length), in the order of [`ChunkSlice::entry`].
+    #[must_use]
+    pub fn entries(&self) -> Vec<(*mut u8, usize)> {
+        let base = self.0.base.as_ptr();
+        (0..self.0.bytes)
+            .step_by(ENTRY_BYTES_MAX)
+            .map(|offset| (base.wrapping_add(offset), ENTRY_BYTES_MAX.min(self.0.bytes - offset)))
+            .collect()
+    }
+}
+
+impl fmt::Debug for Region {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Region").field("bytes", &self.0.bytes).field("free_bytes", &self.free_bytes()).finish()
+    }
+}
+
+impl Drop for RegionInner {
+    fn drop(&mut self) {
+        // SAFETY: the mapping was made in `map` with this base and length; every chunk holds an Rc of the region, so none is left.
+        unsafe {
+            libc::munmap(self.base.as_ptr().cast(), self.bytes);
+        }
+    }
+}
+
+impl Allocation {
+    fn capacity(&self) -> usize {
+        BLOCK_BYTES << self.order
+    }
+
+    fn pointer(&self) -> *mut u8 {
+        self.region.base.as_ptr().wrapping_add(self.block as usize * BLOCK_BYTES)
+    }
+}
+
+impl Drop for Allocation {
+    fn drop(&mut self) {
+        self.region.buddy.borrow_mut().give(self.block, self.order as usize);
+        self.region.freed.notify();
+    }
+}
+
+impl Chunk {
+    /// Bytes that the chunk can hold.
+    #[must_use]
+    pub fn capacity(&self) -> usize {
+        self.memory.capacity()
+    }
+
+    /// Bytes published.
+    #[must_use]
+    pub fn filled(&self) -> usize {
+        self.filled
+    }
+
+    /// Bytes that can still be appended.
+    #[must_use]
+    pub fn remaining(&self) -> usize {
+        self.capacity() - self.filled
+    }
+
+    /// The published bytes.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
+        // SAFETY: [pointer, pointer + filled) lies in this allocation, was initialised (the mapping is zeroed at birth), and is only
+        // written through `writable`, which starts at `filled`, or by `restart`, which needs the only handle.
+        unsafe { std::slice::from_raw_parts(self.memory.pointer(), self.filled) }
+    }
+
+    /// The bytes behind the published ones. What is written there becomes visible with [`Chunk::publish`].
+    pub fn writable(&mut self) -> &mut [u8] {
+        // SAFETY: slices reach only below `filled`; this is the chunk's one owner, borrowed mutably; the range is in the allocation.
+        unsafe { std::slice::from_raw_parts_mut(self.memory.pointer().wrapping_add(self.filled), self.capacity() - self.filled) }
+    }
+
+    /// Publishes `count` bytes written into [`Chunk::writable`].
+    ///
+    /// # Panics
+    /// If they don't fit.
+    pub fn publish(&mut self, count: usize) {
+        assert!(count <= self.remaining(), "{count} bytes published with {} left", self.remaining());
+        self.filled += count;
+    }
+
+    /// Copies `bytes` behind the published ones and publishes them.
+    ///
+    /// # Panics
+    /// If they don't fit.
+    pub fn append(&mut self, bytes: &[u8]) {
+        self.writable()[..bytes.len()].copy_from_slice(bytes);
+        self.publish(bytes.len());
+    }
+
+    /// A slice of published bytes.
+    ///
+    /// # Panics
+    /// If `range` is not below [`Chunk::filled`].
+    #[must_use]
+    pub fn slice(&self, range: Range<usize>) -> ChunkSlice {
+        assert!(range.start <= range.end && range.end <= self.filled, "{range:?} of {} bytes", self.filled);
+        ChunkSlice { memory: self.memory.clone(), start: small(range.start), length: small(range.end - range.start) }
+    }
+
+    /// The published bytes as a slice; gives up ownership.
+    #[must_use]
+    pub fn freeze(self) -> ChunkSlice {
+        self.slice(0..self.filled)
+    }
+
+    /// Empties the chunk for reuse, if no slice of it lives.
+    ///
+    /// # Errors
+    /// The chunk unchanged, if a slice lives.
+    pub fn restart(mut self) -> Result<Chunk, Chunk> {
+        if Rc::strong_count(&self.memory) == 1 {
+            self.filled = 0;
+            Ok(self)
+        } else {
+            Err(self)
+        }
+    }
+
+    /// The address of byte 0, for the ring.
+    pub(crate) fn pointer(&self) -> *mut u8 {
+        self.memory.pointer()
+    }
+
+    /// The index of the registered entry, for the ring.
+    pub(crate) fn entry(&self) -> u16 {
+        entry_of(&self.memory)
+    }
+}
+
+impl fmt::Debug for Chunk {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Chunk({}/{} at block {})", self.filled, self.capacity(), self.memory.block)
+    }
+}
+
+impl ChunkSlice {
+    /// A part of this slice.
+    ///
+    /// # Panics
+    /// If `range` is not inside.
+    #[must_use]
+    pub fn slice(&self, range: Range<usize>) -> ChunkSlice {
+        assert!(range.start <= range.end && range.end <= self.length as usize, "{range:?} of {} bytes", self.length);
+        ChunkSlice { memory: self.memory.clone(), start: self.start + small(range.start), length: small(range.end - range.start) }
+    }
+
+    /// Whether both are ranges of one chunk.
+    #[must_use]
+    pub fn same_chunk(&self, other: &ChunkSlice) -> bool {
+        Rc::ptr_eq(&self.memory, &other.memory)
+    }
+
+    /// Position of the first byte in its chunk.
+    #[must_use]
+    pub fn offset_in_chunk(&self) -> usize {
+        self.start as usize
+    }
+
+    /// Bytes of the whole chunk that this slice keeps alive.
+    #[must_use]
+    pub fn chunk_capacity(&self) -> usize {
+        self.memory.capacity()
+    }
+
+    /// The index of the registered entry, for the ring.
+    pub(crate) fn entry(&self) -> u16 {
+        entry_of(&self.memory)
+    }
+}
+
+impl Deref for ChunkSlice {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: the range was published when the slice was made, and published bytes don't change while a slice lives.
+        unsafe { std::slice::from_raw_parts(self.memory.pointer().wrapping_add(self.start as usize), self.length as usize) }
+    }
+}
+
+impl fmt::Debug for ChunkSlice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ChunkSlice({}+{} at block {})", self.start, self.length, self.memory.block)
+    }
+}
+
+fn small(value: usize) -> u32 {
+    u32::try_from(value).expect("a chunk is at most 16 MiB")
+}
+
+fn entry_of(memory: &Allocation) -> u16 {
+    u16::try_from(memory.block as usize * BLOCK_BYTES / ENTRY_BYTES_MAX).expect("a region has few entries")
+}
+
+fn order_of(bytes: usize) -> usize {
+    let blocks = bytes.max(1).div_ceil(BLOCK_BYTES).next_power_of_two();
+    blocks.trailing_zeros() as usize
+}
+
+/// Free blocks by order, with doubly linked lists in arrays; all of one size at first.
+struct Buddy {
+    heads: [u32; ORDERS],
+    next: Vec<u32>,
+    previous: Vec<u32>,
+    /// For the first block of a free piece: its order; else `LENT`.
+    order: Vec<u8>,
+    free_blocks: usize,
+}
+
+const LENT: u8 = u8::MAX;
+
+impl Buddy {
+    fn new(bytes: usize) -> Buddy {
+        let blocks = bytes / BLOCK_BYTES;
+        let mut buddy = Buddy {
+            heads: [NONE; ORDERS],
+            next: vec![NONE; blocks],
+            previous: vec![NONE; blocks],
+            order: vec![LENT; blocks],
+            free_blocks: 0,
+        };
+        let step = CHUNK_BYTES_MAX / BLOCK_BYTES;
+        for block in (0..blocks).step_by(step).rev() {
+            buddy.push(small(block), ORDERS - 1);
+        }
+        buddy.free_blocks = blocks;
+        buddy
+    }
+
+    fn take(&mut self, order: usize) -> Option<u32> {
+        let from = (order..ORDERS).find(|&larger| self.heads[larger] != NONE)?;
+        let block = self.heads[from];
+        self.unlink(block, from);
+        for half in (order..from).rev() {
+            self.push(block + (1 << half), half);
+        }
+        self.free_blocks -= 1 << order;
+        Some(block)
+    }
+
+    fn give(&mut self, mut block: u32, mut order: usize) {
+        assert!(self.order[block as usize] == LENT, "block {block} was freed twice");
+        self.free_blocks += 1 << order;
+        while order + 1 < ORDERS {
+            let buddy = block ^ (1 << order);
+            if usize::from(self.order[buddy as usize]) != order {
+                break;
+            }
+            self.unlink(buddy, order);
+            block = block.min(buddy);
+            order += 1;
+        }
+        self.push(block, order);
+    }
+
+    fn push(&mut self, block: u32, order: usize) {
+        let head = self.heads[order];
+        self.next[block as usize] = head;
+        self.previous[block as usize] = NONE;
+        if head != NONE {
+            self.previous[head as usize] = block;
+        }
+        self.heads[order] = block;
+        self.order[block as usize] = u8::try_from(order).expect("orders are few");
+    }
+
+    fn unlink(&mut self, block: u32, order: usize) {
+        let (next, previous) = (self.next[block as usize], self.previous[block as usize]);
+        if previous == NONE {
+            self.heads[order] = next;
+        } else {
+            self.next[previous as usize] = next;
+        }
+        if next != NONE {
+            self.previous[next as usize] = previous;
+        }
+        self.order[block as usize] = LENT;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_split_and_join_again() {
+        let region = Region::map(32 << 20).unwrap();
+        let all = region.free_bytes();
+        let chunks: Vec<Chunk> = (0..100).map(|n| region.take(1 << (n % 20)).unwrap()).collect();
+        assert!(region.free_bytes() < all);
+        drop(chunks);
+        assert_eq!(region.free_bytes(), all);
+        assert!(region.take(CHUNK_BYTES_MAX).is_some());
+    }
+
+    #[test]
+    fn memory_is_free_only_when_the_last_slice_is_gone() {
+        let region = Region::map(16 << 20).unwrap();
+        let mut chunk = region.take(CHUNK_BYTES_MAX).unwrap();
+        chunk.append(b"abcdef");
+        let slice = chunk.slice(2..5);
+        drop(chunk);
+        assert!(region.take(1).is_none());
+        assert_eq!(&*slice, b"cde");
+        drop(slice);
+        assert!(region.take(1).is_some());
+    }
+
+    #[test]
+    fn published_bytes_stay_while_the_owner_appends() {
+        let region = Region::map(16 << 20).unwrap();
+        let mut chunk = region.take(8192).unwrap();
+        chunk.append(b"first");
+        let slice = chunk.slice(0..5);
+        chunk.append(b"second");
+        assert_eq!(&*slice, b"first");
+        assert!(chunk.restart().is_err());
+    }
+}
