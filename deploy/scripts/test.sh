@@ -1,0 +1,64 @@
+#!/usr/bin/env bash
+# The ladder: static checks, then unit, property and golden tests (L0). `short` is what continuous integration runs, `full` is the same at full length.
+# Prints the seconds of each stage, and at the end one line alone: "N passed, M failed".
+source "$(dirname "$0")/common.sh"
+
+length=${1:-short}
+case $length in
+short)
+    unit_timeout=900
+    ;;
+full)
+    unit_timeout=3600
+    ;;
+*) die "usage: test.sh short|full" ;;
+esac
+
+logs=$(mktemp -d -t corelane-test.XXXXXX) || exit 2
+trap 'rm -rf "$logs"' EXIT
+passed=0
+failed=0
+summary=''
+
+# Adds up what a stage reported: cargo's "test result:" lines, and "N passed, M failed" lines of our own.
+counts() {
+    sed -nE -e 's/^test result: [a-zA-Z]+\. ([0-9]+) passed; ([0-9]+) failed;.*/\1 \2/p' -e 's/^([0-9]+) passed, ([0-9]+) failed$/\1 \2/p' "$1" |
+        awk '{ p += $1; f += $2 } END { printf "%d %d\n", p, f }'
+}
+
+stage() { # stage NAME SECONDS COMMAND...
+    local name=$1 limit=$2 began status stage_passed stage_failed took
+    shift 2
+    began=$(uptime_seconds)
+    say "$name: $*"
+    timeout --kill-after=20 "$limit" "$@" </dev/null 2>&1 | tee "$logs/stage"
+    status=${PIPESTATUS[0]}
+    took=$(seconds_since "$began")
+    read -r stage_passed stage_failed < <(counts "$logs/stage")
+    if [ "$status" != 0 ]; then
+        [ "$stage_failed" = 0 ] && stage_failed=1
+        [ "$status" = 124 ] && say "$name: did not end within $limit s"
+    elif [ "$stage_passed" = 0 ]; then
+        stage_passed=1
+    fi
+    passed=$((passed + stage_passed))
+    failed=$((failed + stage_failed))
+    summary+=$(printf '%-28s %8s s  %6s passed  %4s failed' "$name" "$took" "$stage_passed" "$stage_failed")$'\n'
+    say "$name: $took s, $stage_passed passed, $stage_failed failed"
+    return 0
+}
+
+whole=$(uptime_seconds)
+stage 'setup' 900 deploy/scripts/setup.sh build test
+stage 'static checks' 1500 deploy/scripts/verify.sh
+stage 'build' 1500 cargo build --locked --profile ci --workspace --all-targets
+if [ "$failed" = 0 ]; then
+    stage 'L0 unit, property, golden' "$unit_timeout" cargo test --locked --profile ci --workspace --no-fail-fast
+else
+    say 'the ladder is not climbed: the static checks or the build failed'
+fi
+
+printf '\n%s' "$summary"
+printf '%-28s %8s s\n\n' 'all' "$(seconds_since "$whole")"
+printf '%s passed, %s failed\n' "$passed" "$failed"
+[ "$failed" = 0 ]
