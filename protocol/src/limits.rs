@@ -37,6 +37,15 @@ pub const FIRST_REQUEST_TIMEOUT_MS: u64 = 10_000;
 pub const PARTIAL_FRAME_TIMEOUT_MS: u64 = 30_000;
 /// A connection without requests is closed after this, in milliseconds (settable; Kafka's default).
 pub const CONNECTION_IDLE_TIMEOUT_MS: u64 = 600_000;
+/// One send (of at most [`SEND_BYTES_MAX`]) to a peer that doesn't read ends the connection after this, in milliseconds.
+pub const SEND_TIMEOUT_MS: u64 = 60_000;
+/// Bytes of one gathered send, at most; larger replies go out in several.
+pub const SEND_BYTES_MAX: usize = 2 << 20;
+/// Parts of one gathered send, at most (the kernel allows 1024).
+pub const SEND_PARTS_MAX: usize = 512;
+/// Bytes of replies of one connection that are unsent or may still come, at most; then its socket isn't read.
+/// One request more may have been called before, so a reader that stalls holds at most this and one largest reply.
+pub const REPLY_BYTES_PER_CONNECTION_MAX: usize = 16 << 20;
 /// Size of a connection's first receive chunk, in bytes.
 pub const RECEIVE_CHUNK_BYTES: usize = 256 << 10;
 /// Chunks that unfinished zero-copy sends of one connection may hold, in bytes.

@@ -1,0 +1,126 @@
+//! The replies of one connection, in the order of its requests.
+//!
+//! Lives on the connection core; `connection` pushes, drives and gathers. Replies that come later are polled together, so
+//! that they progress side by side; only the ready ones at the front are sent, gathered into one send.
+//!
+//! Invariant: `bytes` is what queued replies hold or may come to hold; it falls when their bytes are handed to a send.
+
+use std::collections::VecDeque;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use protocol::limits::{SEND_BYTES_MAX, SEND_PARTS_MAX};
+use runtime::{SendPart, SendParts};
+
+use crate::service::Response;
+
+#[cfg(test)]
+mod tests;
+
+enum Slot<R> {
+    Ready(VecDeque<SendPart>),
+    Later { reply: R, bytes_max: usize },
+}
+
+/// Replies not handed to a send yet.
+pub struct ReplyQueue<R> {
+    slots: VecDeque<Slot<R>>,
+    bytes: usize,
+    later: usize,
+}
+
+impl<R> Default for ReplyQueue<R> {
+    fn default() -> ReplyQueue<R> {
+        ReplyQueue { slots: VecDeque::new(), bytes: 0, later: 0 }
+    }
+}
+
+impl<R: Future<Output = Response> + Unpin> ReplyQueue<R> {
+    /// Replies queued.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Whether nothing is queued.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.slots.is_empty()
+    }
+
+    /// Bytes that the queued replies hold or may come to hold.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Queues a reply that is there.
+    pub fn push_ready(&mut self, response: Response) {
+        self.bytes += response.bytes();
+        self.slots.push_back(Slot::Ready(response.parts.into_iter().collect()));
+    }
+
+    /// Queues a reply that comes later.
+    pub fn push_later(&mut self, reply: R, bytes_max: usize) {
+        self.bytes += bytes_max;
+        self.later += 1;
+        self.slots.push_back(Slot::Later { reply, bytes_max });
+    }
+
+    /// Polls what comes later.
+    pub fn drive(&mut self, context: &mut Context<'_>) {
+        if self.later == 0 {
+            return;
+        }
+        for slot in &mut self.slots {
+            let Slot::Later { reply, bytes_max } = slot else { continue };
+            let bytes_max = *bytes_max;
+            if let Poll::Ready(response) = Pin::new(reply).poll(context) {
+                self.bytes = self.bytes - bytes_max + response.bytes();
+                self.later -= 1;
+                *slot = Slot::Ready(response.parts.into_iter().collect());
+            }
+        }
+    }
+
+    /// Takes the ready bytes at the front, up to the bounds of one send; empty if the front isn't ready.
+    pub fn gather(&mut self) -> SendParts {
+        let mut parts = SendParts::new();
+        let mut bytes = 0;
+        while let Some(Slot::Ready(ready)) = self.slots.front_mut() {
+            while bytes < SEND_BYTES_MAX && parts.len() < SEND_PARTS_MAX {
+                let Some(part) = ready.pop_front() else { break };
+                let (now, rest) = split(part, SEND_BYTES_MAX - bytes);
+                bytes += now.as_bytes().len();
+                if !now.as_bytes().is_empty() {
+                    parts.push(now);
+                }
+                if let Some(rest) = rest {
+                    ready.push_front(rest);
+                }
+            }
+            if !ready.is_empty() {
+                break;
+            }
+            self.slots.pop_front();
+        }
+        self.bytes -= bytes;
+        parts
+    }
+}
+
+/// The first `room` bytes of a part, and what is left of it.
+fn split(part: SendPart, room: usize) -> (SendPart, Option<SendPart>) {
+    let length = part.as_bytes().len();
+    if length <= room {
+        return (part, None);
+    }
+    match part {
+        SendPart::Chunk(slice) => (SendPart::Chunk(slice.slice(0..room)), Some(SendPart::Chunk(slice.slice(room..length)))),
+        SendPart::Owned(bytes) => {
+            let (now, rest) = bytes.split_at(room);
+            (SendPart::Owned(now.into()), Some(SendPart::Owned(rest.into())))
+        }
+    }
+}
