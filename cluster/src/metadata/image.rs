@@ -1,0 +1,377 @@
+//! The image: what all records of the metadata log up to some point add up to.
+//!
+//! Lives with whoever applies the log (the controller of each host); cores and handlers read it. Iteration goes by name or by
+//! id, the same on every host. [`Image::apply`] either takes a record whole or refuses it and changes nothing; a log whose
+//! records were accepted by a controller applies without an error.
+
+use std::collections::BTreeMap;
+
+use protocol::ids::{BrokerEpoch, CoreId, DirectoryId, HostId, LeaderEpoch, PartitionIndex, TopicId, TopicPartition};
+use protocol::limits::{PARTITIONS_PER_TOPIC_MAX, TOPIC_NAME_BYTES_MAX, TOPICS_MAX};
+
+use super::config::{ConfigError, TopicConfig};
+use super::record::{CONFIGS_MAX, MetadataRecord, TEXT_BYTES_MAX};
+
+#[cfg(test)]
+mod tests;
+
+/// Where a partition lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Placement {
+    /// The host that leads it.
+    pub host: HostId,
+    /// The core there that owns it.
+    pub core: CoreId,
+    /// The data directory there.
+    pub directory: DirectoryId,
+}
+
+/// A partition of the image.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PartitionImage {
+    /// Number of its leadership; rises at each start of its leader and each move.
+    pub leader_epoch: LeaderEpoch,
+    /// Where it lives; `None` from its topic's creation to its first placement.
+    pub placement: Option<Placement>,
+}
+
+/// A topic of the image.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TopicImage {
+    /// Its identity.
+    pub id: TopicId,
+    /// Its name.
+    pub name: String,
+    /// Its settings as given, by name.
+    pub configs: BTreeMap<String, String>,
+    /// What the settings amount to.
+    pub config: TopicConfig,
+    /// Its partitions, by index.
+    pub partitions: Vec<PartitionImage>,
+}
+
+/// What a cluster knows, at one point of the metadata log.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Image {
+    hosts: BTreeMap<HostId, BrokerEpoch>,
+    topics: BTreeMap<TopicId, TopicImage>,
+    names: BTreeMap<String, TopicId>,
+}
+
+/// Why a record can't be applied, or may not be proposed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ApplyError {
+    /// The host has started with this broker epoch or a higher one before.
+    #[error("host {host} starts with broker epoch {given}, it had {known} already")]
+    StaleBrokerEpoch {
+        /// The host.
+        host: HostId,
+        /// The record's epoch.
+        given: BrokerEpoch,
+        /// The image's.
+        known: BrokerEpoch,
+    },
+    /// A topic of that name exists.
+    #[error("topic {name} exists already")]
+    TopicExists {
+        /// The name.
+        name: String,
+    },
+    /// A topic with that identity exists.
+    #[error("topic id {id} is taken")]
+    TopicIdTaken {
+        /// The identity.
+        id: TopicId,
+    },
+    /// No topic has that identity.
+    #[error("no topic has id {id}")]
+    UnknownTopic {
+        /// The identity.
+        id: TopicId,
+    },
+    /// The topic has no such partition.
+    #[error("topic {topic} has {count} partitions, partition {index} is none of them")]
+    UnknownPartition {
+        /// The topic.
+        topic: TopicId,
+        /// The partition.
+        index: PartitionIndex,
+        /// How many it has.
+        count: usize,
+    },
+    /// The host has never started.
+    #[error("host {host} is unknown")]
+    UnknownHost {
+        /// The host.
+        host: HostId,
+    },
+    /// The name isn't allowed.
+    #[error(transparent)]
+    Name(#[from] TopicNameError),
+    /// The number of partitions isn't allowed.
+    #[error("{given} partitions: must be from 1 to {PARTITIONS_PER_TOPIC_MAX}")]
+    Partitions {
+        /// What was given.
+        given: u32,
+    },
+    /// There are as many topics as there may be.
+    #[error("there are {TOPICS_MAX} topics, no more are allowed")]
+    TooManyTopics,
+    /// More settings, or a longer text, than a record may hold.
+    #[error("a topic has at most {CONFIGS_MAX} settings of at most {TEXT_BYTES_MAX} bytes")]
+    TooManyConfigs,
+    /// A setting isn't allowed.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// A leader epoch would pass 2^31 - 1.
+    #[error("the leader epoch of {partition} is at its end")]
+    EpochExhausted {
+        /// The partition.
+        partition: TopicPartition,
+    },
+}
+
+/// Why a topic can't have this name.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TopicNameError {
+    /// It has no letter at all.
+    #[error("a topic's name is not empty")]
+    Empty,
+    /// It is too long.
+    #[error("the topic's name has {bytes} bytes, {TOPIC_NAME_BYTES_MAX} is the most")]
+    TooLong {
+        /// Its length.
+        bytes: usize,
+    },
+    /// It is `.` or `..`.
+    #[error("a topic can't be called . or ..")]
+    Dots,
+    /// A character that isn't allowed.
+    #[error("{character:?} can't be in a topic's name: letters, digits, '.', '_' and '-' can")]
+    Character {
+        /// The first such character.
+        character: char,
+    },
+}
+
+/// Checks a topic's name by Kafka's rule.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn check_topic_name(name: &str) -> Result<(), TopicNameError> {
+    if name.is_empty() {
+        return Err(TopicNameError::Empty);
+    }
+    if name.len() > TOPIC_NAME_BYTES_MAX {
+        return Err(TopicNameError::TooLong { bytes: name.len() });
+    }
+    if name == "." || name == ".." {
+        return Err(TopicNameError::Dots);
+    }
+    let allowed = |character: char| character.is_ascii_alphanumeric() || matches!(character, '.' | '_' | '-');
+    match name.chars().find(|&character| !allowed(character)) {
+        Some(character) => Err(TopicNameError::Character { character }),
+        None => Ok(()),
+    }
+}
+
+impl Image {
+    /// Of an empty log.
+    #[must_use]
+    pub fn new() -> Image {
+        Image::default()
+    }
+
+    /// The topic with this identity.
+    #[must_use]
+    pub fn topic(&self, id: TopicId) -> Option<&TopicImage> {
+        self.topics.get(&id)
+    }
+
+    /// The topic with this name.
+    #[must_use]
+    pub fn topic_named(&self, name: &str) -> Option<&TopicImage> {
+        self.names.get(name).and_then(|id| self.topics.get(id))
+    }
+
+    /// The topics, by name.
+    pub fn topics(&self) -> impl Iterator<Item = &TopicImage> {
+        self.names.values().filter_map(|id| self.topics.get(id))
+    }
+
+    /// How many topics there are.
+    #[must_use]
+    pub fn topic_count(&self) -> usize {
+        self.topics.len()
+    }
+
+    /// The partition.
+    #[must_use]
+    pub fn partition(&self, partition: TopicPartition) -> Option<PartitionImage> {
+        let index = usize::try_from(partition.partition.0).ok()?;
+        self.topic(partition.topic)?.partitions.get(index).copied()
+    }
+
+    /// The partitions that live on a host, by topic id and index.
+    pub fn partitions_of(&self, host: HostId) -> impl Iterator<Item = (TopicPartition, PartitionImage)> + '_ {
+        let all = self.topics.values().flat_map(|topic| {
+            (0..)
+                .zip(&topic.partitions)
+                .map(|(index, partition)| (TopicPartition { topic: topic.id, partition: PartitionIndex(index) }, *partition))
+        });
+        all.filter(move |(_, partition)| partition.placement.is_some_and(|placement| placement.host == host))
+    }
+
+    /// The broker epoch of a host's latest start.
+    #[must_use]
+    pub fn broker_epoch(&self, host: HostId) -> Option<BrokerEpoch> {
+        self.hosts.get(&host).copied()
+    }
+
+    /// Whether [`Image::apply`] would take the record: to be asked before it is appended to the metadata log.
+    ///
+    /// # Errors
+    /// Why it would not.
+    pub fn check(&self, record: &MetadataRecord) -> Result<(), ApplyError> {
+        match record {
+            MetadataRecord::HostStarted { host, broker_epoch } => self.check_host_started(*host, *broker_epoch),
+            MetadataRecord::TopicCreated { id, name, partitions, configs } => {
+                self.check_topic_created(*id, name, *partitions)?;
+                check_config_sizes(configs)?;
+                TopicConfig::parse(pairs(configs))?;
+                Ok(())
+            }
+            MetadataRecord::PartitionPlaced { partition, host, .. } => self.check_placed(*partition, *host),
+            MetadataRecord::TopicDeleted { id } => self.known(*id).map(|_| ()),
+            MetadataRecord::TopicConfigChanged { id, name, value } => {
+                changed_configs(self.known(*id)?, name, value.as_deref()).map(|_| ())
+            }
+        }
+    }
+
+    /// Takes one record.
+    ///
+    /// # Errors
+    /// It doesn't fit what came before; the image is unchanged.
+    pub fn apply(&mut self, record: &MetadataRecord) -> Result<(), ApplyError> {
+        self.check(record)?;
+        match record {
+            MetadataRecord::HostStarted { host, broker_epoch } => {
+                self.hosts.insert(*host, *broker_epoch);
+                for partition in self.topics.values_mut().flat_map(|topic| &mut topic.partitions) {
+                    if partition.placement.is_some_and(|placement| placement.host == *host) {
+                        partition.leader_epoch = LeaderEpoch(partition.leader_epoch.0 + 1);
+                    }
+                }
+            }
+            MetadataRecord::TopicCreated { id, name, partitions, configs } => {
+                let count = usize::try_from(*partitions).expect("checked against the limit");
+                let topic = TopicImage {
+                    id: *id,
+                    name: name.clone(),
+                    configs: configs.iter().cloned().collect(),
+                    config: TopicConfig::parse(pairs(configs))?,
+                    partitions: vec![PartitionImage::default(); count],
+                };
+                self.names.insert(name.clone(), *id);
+                self.topics.insert(*id, topic);
+            }
+            MetadataRecord::PartitionPlaced { partition, host, core, directory } => {
+                let topic = self.topics.get_mut(&partition.topic).expect("checked above");
+                let index = usize::try_from(partition.partition.0).expect("checked above");
+                let placed = &mut topic.partitions[index];
+                if placed.placement.is_some() {
+                    placed.leader_epoch = LeaderEpoch(placed.leader_epoch.0 + 1);
+                }
+                placed.placement = Some(Placement { host: *host, core: *core, directory: *directory });
+            }
+            MetadataRecord::TopicDeleted { id } => {
+                let topic = self.topics.remove(id).expect("checked above");
+                self.names.remove(&topic.name);
+            }
+            MetadataRecord::TopicConfigChanged { id, name, value } => {
+                let topic = self.topics.get_mut(id).expect("checked above");
+                (topic.configs, topic.config) = changed_configs(topic, name, value.as_deref())?;
+            }
+        }
+        Ok(())
+    }
+
+    fn check_host_started(&self, host: HostId, given: BrokerEpoch) -> Result<(), ApplyError> {
+        if let Some(&known) = self.hosts.get(&host)
+            && known >= given
+        {
+            return Err(ApplyError::StaleBrokerEpoch { host, given, known });
+        }
+        match self.partitions_of(host).find(|(_, image)| image.leader_epoch.0 == i32::MAX) {
+            Some((partition, _)) => Err(ApplyError::EpochExhausted { partition }),
+            None => Ok(()),
+        }
+    }
+
+    fn check_topic_created(&self, id: TopicId, name: &str, partitions: u32) -> Result<(), ApplyError> {
+        check_topic_name(name)?;
+        if self.names.contains_key(name) {
+            return Err(ApplyError::TopicExists { name: name.to_owned() });
+        }
+        if self.topics.contains_key(&id) {
+            return Err(ApplyError::TopicIdTaken { id });
+        }
+        if !(1..=PARTITIONS_PER_TOPIC_MAX).contains(&partitions) {
+            return Err(ApplyError::Partitions { given: partitions });
+        }
+        if self.topics.len() >= TOPICS_MAX {
+            return Err(ApplyError::TooManyTopics);
+        }
+        Ok(())
+    }
+
+    fn check_placed(&self, partition: TopicPartition, host: HostId) -> Result<(), ApplyError> {
+        let topic = self.known(partition.topic)?;
+        let Some(image) = self.partition(partition) else {
+            let count = topic.partitions.len();
+            return Err(ApplyError::UnknownPartition { topic: topic.id, index: partition.partition, count });
+        };
+        if !self.hosts.contains_key(&host) {
+            return Err(ApplyError::UnknownHost { host });
+        }
+        if image.leader_epoch.0 == i32::MAX {
+            return Err(ApplyError::EpochExhausted { partition });
+        }
+        Ok(())
+    }
+
+    fn known(&self, id: TopicId) -> Result<&TopicImage, ApplyError> {
+        self.topics.get(&id).ok_or(ApplyError::UnknownTopic { id })
+    }
+}
+
+fn pairs(configs: &[(String, String)]) -> impl Iterator<Item = (&str, &str)> {
+    configs.iter().map(|(name, value)| (name.as_str(), value.as_str()))
+}
+
+fn check_config_sizes(configs: &[(String, String)]) -> Result<(), ApplyError> {
+    let fits = |(name, value): &(String, String)| name.len() <= TEXT_BYTES_MAX && value.len() <= TEXT_BYTES_MAX;
+    if configs.len() <= CONFIGS_MAX && configs.iter().all(fits) { Ok(()) } else { Err(ApplyError::TooManyConfigs) }
+}
+
+/// The topic's settings after one has changed.
+fn changed_configs(
+    topic: &TopicImage,
+    name: &str,
+    value: Option<&str>,
+) -> Result<(BTreeMap<String, String>, TopicConfig), ApplyError> {
+    // An unknown name is refused also where the setting is only to be taken back.
+    let (name, value) = match value {
+        Some(value) if value.len() > TEXT_BYTES_MAX || name.len() > TEXT_BYTES_MAX => return Err(ApplyError::TooManyConfigs),
+        Some(value) => (name, Some(value)),
+        None => (super::config::find(name)?.name, None),
+    };
+    let mut configs = topic.configs.clone();
+    match value {
+        Some(value) => configs.insert(name.to_owned(), value.to_owned()),
+        None => configs.remove(name),
+    };
+    let config = TopicConfig::parse(configs.iter().map(|(name, value)| (name.as_str(), value.as_str())))?;
+    Ok((configs, config))
+}
