@@ -1,1 +1,5 @@
-//! b
+//! The process: configuration, start, request handlers, controller, command line.
+#![forbid(unsafe_code)]
+
+pub mod config;
+pub mod likely;

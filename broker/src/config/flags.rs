@@ -1,0 +1,43 @@
+//! The flags of `corelane start`, each with its environment variable.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::values::{SizeText, Spin};
+
+/// Flags of `start`.
+#[derive(Args, Clone, Debug, Default)]
+pub struct StartFlags {
+    /// Data directory; once per drive. Created if absent
+    #[arg(long, value_name = "DIR", env = "CORELANE_DATA", value_delimiter = ',')]
+    pub data: Vec<PathBuf>,
+    /// Configuration file (TOML)
+    #[arg(long, value_name = "FILE", env = "CORELANE_CONFIG")]
+    pub config: Option<PathBuf>,
+    /// Where the native protocol listens [default: 127.0.0.1:9090; port 0 takes any free port]
+    #[arg(long, value_name = "ADDR:PORT", env = "CORELANE_LISTEN")]
+    pub listen: Option<SocketAddr>,
+    /// Allow a listen address that other machines reach, although clients are not authenticated
+    #[arg(long, env = "CORELANE_INSECURE")]
+    pub insecure: bool,
+    /// Pin the core to this processor [default: wherever the system runs it]
+    #[arg(long, value_name = "N", env = "CORELANE_CPU")]
+    pub cpu: Option<usize>,
+    /// Memory of the core's region, pinned [default: half of the limit of the cgroup or machine, 1GiB at most]
+    #[arg(long, value_name = "SIZE", env = "CORELANE_MEMORY")]
+    pub memory: Option<SizeText>,
+    /// Poll before sleeping: off, always, or a duration up to 1ms [default: off]
+    #[arg(long, value_name = "SPIN", env = "CORELANE_SPIN")]
+    pub spin: Option<Spin>,
+    /// This host's number in the cluster [default: 1]
+    #[arg(long, value_name = "N", env = "CORELANE_HOST_ID")]
+    pub host_id: Option<u32>,
+    /// What is logged to standard error: error, warn, info, debug, trace, or a filter per module [default: info]
+    #[arg(long, value_name = "FILTER", env = "CORELANE_LOG")]
+    pub log: Option<String>,
+    /// Print the ready line, and log, as JSON
+    #[arg(long)]
+    pub json: bool,
+}

@@ -1,0 +1,82 @@
+use std::path::Path;
+
+use super::*;
+
+fn parse(text: &str) -> Result<FileConfig, ConfigError> {
+    FileConfig::parse(Path::new("corelane.toml"), text)
+}
+
+fn flags() -> StartFlags {
+    StartFlags { data: vec!["/data".into()], ..StartFlags::default() }
+}
+
+#[test]
+fn an_unknown_key_is_refused_with_file_line_and_the_likely_name() {
+    let error = parse("# comment\nlisten = \"127.0.0.1:0\"\nmemmory = \"1GiB\"\n").unwrap_err().to_string();
+    assert_eq!(error, "corelane.toml:3:1: unknown key \"memmory\"; did you mean \"memory\"?");
+    let error = parse("colour = 1").unwrap_err().to_string();
+    assert!(error.starts_with("corelane.toml:1:1: unknown key \"colour\"; known are data, listen, "), "{error}");
+}
+
+#[test]
+fn a_wrong_value_is_refused_with_its_place() {
+    for (text, line, said) in [
+        ("memory = \"lots\"", 1, "is not a size"),
+        ("\nidle_timeout = \"soon\"", 2, "is not a duration"),
+        ("spin = \"2ms\"", 1, "at most 1ms"),
+        ("listen = \"localhost\"", 1, "socket address"),
+        ("data = \"/one\"", 1, "sequence"),
+        ("cpu = [", 1, ""),
+    ] {
+        let error = parse(text).unwrap_err().to_string();
+        assert!(error.starts_with(&format!("corelane.toml:{line}:")) && error.contains(said), "{text}: {error}");
+    }
+}
+
+#[test]
+fn every_key_is_known_and_every_known_key_is_read() {
+    for key in KEYS {
+        let error = parse(&format!("{key} = {{ nothing = 1 }}")).unwrap_err().to_string();
+        assert!(!error.contains("unknown key \""), "{key}: {error}");
+    }
+    let unknown = toml::from_str::<FileConfig>("x = 1").unwrap_err().message().to_string();
+    let listed = unknown.matches('`').count() / 2 - 1;
+    assert_eq!(listed, KEYS.len(), "{unknown}");
+}
+
+#[test]
+fn flags_win_over_the_file_and_the_file_over_defaults() {
+    let file = parse("data = [\"/a\", \"/b\"]\nlisten = \"127.0.0.1:1\"\nmemory = \"2GiB\"\nspin = \"50us\"").unwrap();
+    let flags = StartFlags { listen: Some("127.0.0.1:2".parse().unwrap()), ..StartFlags::default() };
+    let settings = Settings::join(flags, file, 1 << 28).unwrap();
+    assert_eq!(settings.data, ["/a", "/b"].map(PathBuf::from));
+    assert_eq!(settings.listen.port(), 2);
+    assert_eq!(settings.memory_bytes, 2 << 30);
+    assert_eq!(settings.spin, Spin::For(Duration::from_micros(50)));
+    assert_eq!(Settings::join(super::tests::flags(), FileConfig::default(), 1 << 28).unwrap().memory_bytes, 1 << 28);
+}
+
+#[test]
+fn only_loopback_without_insecure() {
+    for address in ["0.0.0.0:9090", "10.0.0.1:9090", "[::]:9090"] {
+        let open = StartFlags { listen: Some(address.parse().unwrap()), ..flags() };
+        let error = Settings::join(open.clone(), FileConfig::default(), 1 << 28).unwrap_err().to_string();
+        assert!(error.contains(address) && error.contains("--insecure"), "{error}");
+        let insecure = StartFlags { insecure: true, ..open };
+        assert!(Settings::join(insecure, FileConfig::default(), 1 << 28).is_ok());
+    }
+    for address in ["127.0.0.1:9090", "127.8.8.8:1", "[::1]:9090"] {
+        let loopback = StartFlags { listen: Some(address.parse().unwrap()), ..flags() };
+        assert!(Settings::join(loopback, FileConfig::default(), 1 << 28).is_ok());
+    }
+}
+
+#[test]
+fn what_makes_no_sense_is_refused() {
+    assert!(matches!(Settings::join(StartFlags::default(), FileConfig::default(), 1 << 28), Err(ConfigError::NoData)));
+    let twice = StartFlags { data: vec!["/x".into(), "/x".into()], ..StartFlags::default() };
+    assert!(matches!(Settings::join(twice, FileConfig::default(), 1 << 28), Err(ConfigError::DataTwice(_))));
+    let small = StartFlags { memory: Some(SizeText(1)), ..flags() };
+    let error = Settings::join(small, FileConfig::default(), 1 << 28).unwrap_err().to_string();
+    assert_eq!(error, "memory is 1, allowed are 67108864 to 1099511627776");
+}
