@@ -304,6 +304,36 @@ impl ChunkSlice {
     pub(crate) fn entry(&self) -> u16 {
         entry_of(&self.memory)
     }
+
+    /// Gives the memory back and keeps its address: the fault of a kernel that still reads a freed chunk, for the simulator only.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn into_dangling(self) -> DanglingSlice {
+        let start = self.memory.block as usize * BLOCK_BYTES + self.start as usize;
+        DanglingSlice { region: self.memory.region.clone(), start, length: self.length as usize }
+    }
+}
+
+/// Where a slice lay whose memory may have another owner by now. Made by [`ChunkSlice::into_dangling`].
+#[doc(hidden)]
+pub struct DanglingSlice {
+    region: Rc<RegionInner>,
+    start: usize,
+    length: usize,
+}
+
+impl DanglingSlice {
+    /// What lies there now, whoever wrote it.
+    #[must_use]
+    pub fn copy_out(&self) -> Vec<u8> {
+        let mut bytes = vec![0; self.length];
+        // SAFETY: the mapping lives as long as the region handle, and the range was inside it; every byte of the mapping is initialised.
+        // The region belongs to one thread, and the caller runs between tasks, when no task writes through a reference.
+        unsafe {
+            std::ptr::copy_nonoverlapping(self.region.base.as_ptr().wrapping_add(self.start), bytes.as_mut_ptr(), self.length);
+        }
+        bytes
+    }
 }
 
 impl Deref for ChunkSlice {
