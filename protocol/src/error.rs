@@ -1,11 +1,39 @@
 //! Error codes of the wire: Kafka's numbers, for both dialects. Each operation has an error enum of its own, with the
 //! numbers in it, near the operation; here is where such errors become codes.
 
-/// A result code; 0 is success. The numbers are Kafka's, so that both dialects share one mapping.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(i16)]
-#[allow(missing_docs, reason = "the names are the field's; what each means is said by the error that carries it")]
-pub enum ErrorCode {
+macro_rules! error_codes {
+    ($($name:ident = $number:literal,)*) => {
+        /// A result code; 0 is success. The numbers are Kafka's, so that both dialects share one mapping.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[repr(i16)]
+        #[allow(missing_docs, reason = "the names are the field's; what each means is said by the error that carries it")]
+        pub enum ErrorCode {
+            $($name = $number,)*
+        }
+
+        impl ErrorCode {
+            /// Every code.
+            pub const ALL: &[ErrorCode] = &[$(ErrorCode::$name,)*];
+
+            /// The number on the wire.
+            #[must_use]
+            pub fn number(self) -> i16 {
+                self as i16
+            }
+
+            /// The code with this number; `UnknownServerError` for one that this side doesn't know.
+            #[must_use]
+            pub fn from_number(number: i16) -> ErrorCode {
+                match number {
+                    $($number => ErrorCode::$name,)*
+                    _ => ErrorCode::UnknownServerError,
+                }
+            }
+        }
+    };
+}
+
+error_codes! {
     UnknownServerError = -1,
     None = 0,
     OffsetOutOfRange = 1,
@@ -43,4 +71,12 @@ pub enum ErrorCode {
     InvalidRecord = 87,
     ThrottlingQuotaExceeded = 89,
     UnknownTopicId = 100,
+}
+
+impl ErrorCode {
+    /// Whether all went well.
+    #[must_use]
+    pub fn is_none(self) -> bool {
+        self == ErrorCode::None
+    }
 }

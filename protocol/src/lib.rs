@@ -2,6 +2,10 @@
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
+pub mod batch;
+pub mod compression;
 pub mod error;
+pub mod frame;
 pub mod ids;
 pub mod limits;
+pub mod native;

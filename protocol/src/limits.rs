@@ -13,6 +13,8 @@ pub const BATCH_BYTES_CEILING: usize = 8 << 20;
 pub const BATCH_BYTES_DEFAULT: usize = (1 << 20) + 12;
 /// Records in one batch, at most.
 pub const BATCH_RECORDS_MAX: u32 = 1 << 20;
+/// Size of a record batch's header, in bytes.
+pub const BATCH_HEADER_BYTES: usize = 61;
 /// Headers of one record, at most.
 pub const RECORD_HEADERS_MAX: usize = 1024;
 /// What a batch may decompress to, in bytes, where anything here decompresses it.
@@ -73,6 +75,8 @@ pub const PARTITIONS_PER_TOPIC_MAX: u32 = 10_000;
 pub const PARTITIONS_PER_HOST_MAX: usize = 4_000;
 /// Length of a topic name, at most, in bytes: Kafka's rule (letters, digits, '.', '_' and '-'; not "." nor "..").
 pub const TOPIC_NAME_BYTES_MAX: usize = 249;
+/// Configs in one request or description of a topic, at most.
+pub const TOPIC_CONFIGS_MAX: usize = 256;
 /// Length of a client id, at most, in bytes.
 pub const CLIENT_ID_BYTES_MAX: usize = 256;
 /// Partitions in one request, at most.
