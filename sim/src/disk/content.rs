@@ -102,10 +102,10 @@ impl Content {
         for block in gone {
             self.blocks.remove(&block);
         }
-        if position % BLOCK != 0 {
+        if !position.is_multiple_of(BLOCK) {
             self.fill_zero(position, end.min(position.next_multiple_of(BLOCK)));
         }
-        if end % BLOCK != 0 && end / BLOCK >= position.div_ceil(BLOCK) {
+        if !end.is_multiple_of(BLOCK) && end / BLOCK >= position.div_ceil(BLOCK) {
             self.fill_zero((end / BLOCK) * BLOCK, end);
         }
     }
@@ -122,7 +122,7 @@ impl Content {
             let first = length.div_ceil(BLOCK);
             drop(self.blocks.split_off(&first));
             self.allocated.remove(first, u64::MAX);
-            if length % BLOCK != 0 {
+            if !length.is_multiple_of(BLOCK) {
                 self.fill_zero(length, (length / BLOCK + 1) * BLOCK);
             }
         }

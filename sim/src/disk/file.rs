@@ -35,7 +35,7 @@ impl Drop for Busy {
 }
 
 fn is_aligned(position: u64, length: u64) -> bool {
-    position % BLOCK == 0 && length % BLOCK == 0
+    position.is_multiple_of(BLOCK) && length.is_multiple_of(BLOCK)
 }
 
 impl SimFile {
