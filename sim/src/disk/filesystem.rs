@@ -335,3 +335,67 @@ impl FileSystem {
         self.locks.clear();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn write(position: u64, value: u8) -> ChangeKind {
+        ChangeKind::Write { position, bytes: Rc::from([value; 4096]) }
+    }
+
+    fn allocated() -> FileState {
+        let mut file = FileState::default();
+        file.change(1, ChangeKind::Allocate { position: 0, length: 1 << 16 });
+        file.flush(2);
+        file
+    }
+
+    fn after_cut(mut file: FileState, position: u64) -> u8 {
+        file.cut_power(CutMode::LoseAll, Sectors::Atomic512, &Stream::new(1, "test"));
+        file.current.read(position, 1)[0]
+    }
+
+    #[test]
+    fn a_flush_leaves_out_what_completed_after_it_was_issued() {
+        let mut file = allocated();
+        file.change(5, write(0, 1));
+        file.change(7, write(4096, 2));
+        file.flush(6);
+        assert_eq!(file.current.read(4096, 1), [2]);
+        assert_eq!(file.durable.read(0, 1), [1]);
+        assert_eq!(after_cut(file, 4096), 0);
+    }
+
+    #[test]
+    fn a_durable_write_is_not_undone_by_an_older_pending_one() {
+        let mut file = allocated();
+        file.change(5, write(0, 1));
+        file.write_durably(0, &Rc::from([2; 4096]));
+        file.flush(9);
+        assert_eq!(after_cut(file, 0), 2);
+    }
+
+    #[test]
+    fn a_durable_write_leaves_other_writes_volatile_unless_it_commits_metadata() {
+        let mut file = allocated();
+        file.change(5, write(4096, 1));
+        file.write_durably(0, &Rc::from([2; 4096]));
+        assert_eq!(file.durable.read(4096, 1), [0]);
+        file.change(6, ChangeKind::ZeroRange { position: 1 << 15, length: 4096 });
+        file.write_durably(0, &Rc::from([3; 4096]));
+        assert_eq!(file.durable.read(4096, 1), [1]);
+    }
+
+    #[test]
+    fn a_failed_flush_may_lose_for_good() {
+        let lost = (0..50).filter(|&seed| {
+            let mut file = allocated();
+            file.change(5, write(0, 1));
+            file.fail_flush(6, &Stream::new(seed, "test"));
+            file.flush(7);
+            after_cut(file, 0) == 0
+        });
+        assert!((5..45).contains(&lost.count()));
+    }
+}

@@ -78,11 +78,13 @@ impl Source {
         let mut functions = Vec::new();
         let mut previous = (0, "");
         for (position, word) in self.words() {
-            if previous.1 == "fn" && self.code[previous.0 + 2..position].trim().is_empty()
-                && let Some(body) = body_of(bytes, position + word.len()) {
-                    let line = self.line_of(previous.0);
-                    functions.push(Function { name: word.to_owned(), line, lines: self.line_of(body.end - 1) + 1 - line });
-                }
+            if previous.1 == "fn"
+                && self.code[previous.0 + 2..position].trim().is_empty()
+                && let Some(body) = body_of(bytes, position + word.len())
+            {
+                let line = self.line_of(previous.0);
+                functions.push(Function { name: word.to_owned(), line, lines: self.line_of(body.end - 1) + 1 - line });
+            }
             previous = (position, word);
         }
         functions
