@@ -9,3 +9,5 @@ pub mod frame;
 pub mod ids;
 pub mod limits;
 pub mod native;
+pub mod partitioner;
+pub mod topic_name;
