@@ -12,7 +12,7 @@
 //! Order of events: `begin_append_allowed`, then the log appends and `appended` tells the new log end; the write completes and
 //! `local_progress` tells what came of it; its effects complete the tickets and wake the fetches that wait.
 
-use protocol::error::ErrorCode;
+use protocol::error::{ErrorCode, WireError};
 use protocol::ids::{DurabilityClass, HostId, LeaderEpoch, Offset};
 use smallvec::SmallVec;
 
@@ -157,10 +157,8 @@ pub enum EpochError {
     },
 }
 
-impl EpochError {
-    /// The code of the wire.
-    #[must_use]
-    pub fn code(&self) -> ErrorCode {
+impl WireError for EpochError {
+    fn code(&self) -> ErrorCode {
         match self {
             EpochError::Fenced { .. } => ErrorCode::FencedLeaderEpoch,
             EpochError::Unknown { .. } => ErrorCode::UnknownLeaderEpoch,
@@ -184,10 +182,8 @@ pub enum AppendRefused {
     },
 }
 
-impl AppendRefused {
-    /// The code of the wire.
-    #[must_use]
-    pub fn code(&self) -> ErrorCode {
+impl WireError for AppendRefused {
+    fn code(&self) -> ErrorCode {
         match self {
             AppendRefused::Epoch(error) => error.code(),
             AppendRefused::NotEnoughReplicas { .. } => ErrorCode::NotEnoughReplicas,

@@ -59,9 +59,15 @@ pub const FETCH_BYTES_MAX: usize = 8 << 20;
 pub const FETCH_WAIT_MS_MAX: u32 = 60_000;
 /// Fetches of one core that are parked, at most.
 pub const PURGATORY_WAITERS_MAX: usize = 65_536;
+/// Partitions that the parked fetches of one core wait at, counted once per fetch, at most.
+pub const PURGATORY_PLACES_MAX: usize = 1 << 20;
 
 /// Bytes appended to a partition and not yet written, at most; then appends are refused until writes complete.
 pub const UNWRITTEN_BYTES_PER_PARTITION_MAX: usize = 32 << 20;
+/// Once a partition has this much appended and not yet written, its core calls no more requests until writes complete.
+pub const UNWRITTEN_BYTES_BEFORE_BACK_PRESSURE: usize = 16 << 20;
+/// Batches of one partition that wait for room in its log (space, memory), in bytes, at most; then appends are refused.
+pub const DEFERRED_BYTES_PER_PARTITION_MAX: usize = 16 << 20;
 /// Writes of one partition in flight.
 pub const WRITES_IN_FLIGHT_PER_PARTITION_MAX: usize = 2;
 /// Largest group commit, in bytes.
@@ -103,3 +109,7 @@ const _: () = assert!(BATCH_BYTES_CEILING <= FRAME_PAYLOAD_BYTES_MAX);
 const _: () = assert!(FETCH_BYTES_MAX <= FRAME_PAYLOAD_BYTES_MAX);
 // What is appended and unwritten must hold a largest batch in flight and one more.
 const _: () = assert!(2 * BATCH_BYTES_CEILING <= UNWRITTEN_BYTES_PER_PARTITION_MAX);
+// The frame that was called last before back-pressure still fits.
+const _: () = assert!(UNWRITTEN_BYTES_BEFORE_BACK_PRESSURE + FRAME_PAYLOAD_BYTES_MAX <= UNWRITTEN_BYTES_PER_PARTITION_MAX);
+// And so it does where its batches have to wait for room.
+const _: () = assert!(FRAME_PAYLOAD_BYTES_MAX <= DEFERRED_BYTES_PER_PARTITION_MAX);

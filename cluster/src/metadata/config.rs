@@ -7,6 +7,9 @@
 //! so they choose the class: any finite value is `device`, which is at least what was asked; Kafka's "never" (2^63 - 1)
 //! in all that are given is `written`. A finite value beside `durability=written` contradicts it and is refused.
 
+use protocol::batch::ProduceRules;
+use protocol::compression::Codec;
+use protocol::error::{ErrorCode, WireError};
 use protocol::ids::DurabilityClass;
 use protocol::limits::{BATCH_BYTES_CEILING, BATCH_BYTES_DEFAULT, INDEX_INTERVAL_BYTES, SEGMENT_BYTES_DEFAULT};
 use protocol::limits::{SEGMENT_BYTES_MIN, SEGMENT_MS_DEFAULT};
@@ -95,27 +98,6 @@ pub enum TimestampSource {
     Leader,
 }
 
-/// What `compression.type` demands.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum CompressionType {
-    /// Whatever the producer chose.
-    #[default]
-    Producer,
-    /// Only batches with this codec (numbered as in a batch's attributes: 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd).
-    Only(u8),
-}
-
-impl CompressionType {
-    /// Whether a batch with this codec may be appended.
-    #[must_use]
-    pub fn allows(self, codec: u8) -> bool {
-        match self {
-            CompressionType::Producer => true,
-            CompressionType::Only(only) => codec == only,
-        }
-    }
-}
-
 /// The effective settings of a topic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TopicConfig {
@@ -131,8 +113,8 @@ pub struct TopicConfig {
     pub timestamp_source: TimestampSource,
     /// `min.insync.replicas`.
     pub min_in_sync_replicas: u32,
-    /// `compression.type`.
-    pub compression: CompressionType,
+    /// `compression.type`: the only codec that batches may have; `None` takes any.
+    pub compression: Option<Codec>,
     /// `index.interval.bytes`.
     pub index_interval_bytes: u64,
 }
@@ -146,7 +128,7 @@ impl Default for TopicConfig {
             batch_bytes_max: BATCH_BYTES_DEFAULT,
             timestamp_source: TimestampSource::Producer,
             min_in_sync_replicas: 1,
-            compression: CompressionType::Producer,
+            compression: None,
             index_interval_bytes: INDEX_INTERVAL_BYTES,
         }
     }
@@ -213,6 +195,12 @@ pub enum ConfigError {
     },
 }
 
+impl WireError for ConfigError {
+    fn code(&self) -> ErrorCode {
+        ErrorCode::InvalidConfig
+    }
+}
+
 fn suggestion(likely: Option<&'static str>) -> String {
     likely.map(|name| format!(" (did you mean {name}?)")).unwrap_or_default()
 }
@@ -247,6 +235,12 @@ impl TopicConfig {
         Ok(config)
     }
 
+    /// What a broker checks of batches for this topic.
+    #[must_use]
+    pub fn produce_rules(&self) -> ProduceRules {
+        ProduceRules { batch_bytes_max: self.batch_bytes_max, codec: self.compression, transactional: false }
+    }
+
     fn set_number(&mut self, name: &'static str, number: i64) {
         let count = u64::try_from(number).expect("ranges start at 0 or above");
         match name {
@@ -263,7 +257,7 @@ impl TopicConfig {
         match name {
             // The words are `producer`, then the codecs by number.
             COMPRESSION => {
-                self.compression = index.checked_sub(1).map_or(CompressionType::Producer, CompressionType::Only);
+                self.compression = index.checked_sub(1).and_then(Codec::from_number);
             }
             TIMESTAMP_TYPE if index == 0 => self.timestamp_source = TimestampSource::Producer,
             TIMESTAMP_TYPE => self.timestamp_source = TimestampSource::Leader,

@@ -6,8 +6,10 @@
 
 use std::collections::BTreeMap;
 
+use protocol::error::{ErrorCode, WireError};
 use protocol::ids::{BrokerEpoch, CoreId, DirectoryId, HostId, LeaderEpoch, PartitionIndex, TopicId, TopicPartition};
-use protocol::limits::{PARTITIONS_PER_TOPIC_MAX, TOPIC_NAME_BYTES_MAX, TOPICS_MAX};
+use protocol::limits::{PARTITIONS_PER_TOPIC_MAX, TOPICS_MAX};
+use protocol::topic_name::{self, TopicNameError};
 
 use super::config::{ConfigError, TopicConfig};
 use super::record::{CONFIGS_MAX, MetadataRecord, TEXT_BYTES_MAX};
@@ -55,6 +57,7 @@ pub struct TopicImage {
 pub struct Image {
     hosts: BTreeMap<HostId, BrokerEpoch>,
     topics: BTreeMap<TopicId, TopicImage>,
+    /// By folded name.
     names: BTreeMap<String, TopicId>,
 }
 
@@ -82,6 +85,14 @@ pub enum ApplyError {
     TopicIdTaken {
         /// The identity.
         id: TopicId,
+    },
+    /// A topic exists whose name is the same but for '.' and '_'.
+    #[error("topic {name} has the name of topic {other} but for '.' and '_', and metrics can't tell those apart")]
+    NameCollides {
+        /// The name.
+        name: String,
+        /// The topic that is there.
+        other: String,
     },
     /// No topic has that identity.
     #[error("no topic has id {id}")]
@@ -131,47 +142,27 @@ pub enum ApplyError {
     },
 }
 
-/// Why a topic can't have this name.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum TopicNameError {
-    /// It has no letter at all.
-    #[error("a topic's name is not empty")]
-    Empty,
-    /// It is too long.
-    #[error("the topic's name has {bytes} bytes, {TOPIC_NAME_BYTES_MAX} is the most")]
-    TooLong {
-        /// Its length.
-        bytes: usize,
-    },
-    /// It is `.` or `..`.
-    #[error("a topic can't be called . or ..")]
-    Dots,
-    /// A character that isn't allowed.
-    #[error("{character:?} can't be in a topic's name: letters, digits, '.', '_' and '-' can")]
-    Character {
-        /// The first such character.
-        character: char,
-    },
+/// What two names may not share: they would be one in metrics, where '.' becomes '_'.
+fn folded(name: &str) -> String {
+    name.replace('.', "_")
 }
 
-/// Checks a topic's name by Kafka's rule.
-///
-/// # Errors
-/// What is wrong with it.
-pub fn check_topic_name(name: &str) -> Result<(), TopicNameError> {
-    if name.is_empty() {
-        return Err(TopicNameError::Empty);
-    }
-    if name.len() > TOPIC_NAME_BYTES_MAX {
-        return Err(TopicNameError::TooLong { bytes: name.len() });
-    }
-    if name == "." || name == ".." {
-        return Err(TopicNameError::Dots);
-    }
-    let allowed = |character: char| character.is_ascii_alphanumeric() || matches!(character, '.' | '_' | '-');
-    match name.chars().find(|&character| !allowed(character)) {
-        Some(character) => Err(TopicNameError::Character { character }),
-        None => Ok(()),
+impl WireError for ApplyError {
+    fn code(&self) -> ErrorCode {
+        match self {
+            ApplyError::StaleBrokerEpoch { .. } | ApplyError::UnknownHost { .. } | ApplyError::TopicIdTaken { .. } => {
+                ErrorCode::InvalidRequest
+            }
+            ApplyError::TopicExists { .. } => ErrorCode::TopicAlreadyExists,
+            ApplyError::NameCollides { .. } => ErrorCode::InvalidTopicException,
+            ApplyError::UnknownTopic { .. } => ErrorCode::UnknownTopicId,
+            ApplyError::UnknownPartition { .. } => ErrorCode::UnknownTopicOrPartition,
+            ApplyError::Name(error) => error.code(),
+            ApplyError::Partitions { .. } => ErrorCode::InvalidPartitions,
+            ApplyError::TooManyTopics | ApplyError::EpochExhausted { .. } => ErrorCode::UnknownServerError,
+            ApplyError::TooManyConfigs => ErrorCode::InvalidConfig,
+            ApplyError::Config(error) => error.code(),
+        }
     }
 }
 
@@ -191,7 +182,8 @@ impl Image {
     /// The topic with this name.
     #[must_use]
     pub fn topic_named(&self, name: &str) -> Option<&TopicImage> {
-        self.names.get(name).and_then(|id| self.topics.get(id))
+        let topic = self.names.get(&folded(name)).and_then(|id| self.topics.get(id));
+        topic.filter(|topic| topic.name == name)
     }
 
     /// The topics, by name.
@@ -273,7 +265,7 @@ impl Image {
                     config: TopicConfig::parse(pairs(configs))?,
                     partitions: vec![PartitionImage::default(); count],
                 };
-                self.names.insert(name.clone(), *id);
+                self.names.insert(folded(name), *id);
                 self.topics.insert(*id, topic);
             }
             MetadataRecord::PartitionPlaced { partition, host, core, directory } => {
@@ -287,7 +279,7 @@ impl Image {
             }
             MetadataRecord::TopicDeleted { id } => {
                 let topic = self.topics.remove(id).expect("checked above");
-                self.names.remove(&topic.name);
+                self.names.remove(&folded(&topic.name));
             }
             MetadataRecord::TopicConfigChanged { id, name, value } => {
                 let topic = self.topics.get_mut(id).expect("checked above");
@@ -310,9 +302,14 @@ impl Image {
     }
 
     fn check_topic_created(&self, id: TopicId, name: &str, partitions: u32) -> Result<(), ApplyError> {
-        check_topic_name(name)?;
-        if self.names.contains_key(name) {
-            return Err(ApplyError::TopicExists { name: name.to_owned() });
+        topic_name::check(name)?;
+        if let Some(topic) = self.names.get(&folded(name)).and_then(|id| self.topics.get(id)) {
+            let name = name.to_owned();
+            return Err(if topic.name == name {
+                ApplyError::TopicExists { name }
+            } else {
+                ApplyError::NameCollides { name, other: topic.name.clone() }
+            });
         }
         if self.topics.contains_key(&id) {
             return Err(ApplyError::TopicIdTaken { id });

@@ -39,7 +39,7 @@ fn each_setting_reaches_its_field() {
         batch_bytes_max: 2000,
         timestamp_source: TimestampSource::Leader,
         min_in_sync_replicas: 2,
-        compression: CompressionType::Only(4),
+        compression: Some(Codec::Zstd),
         index_interval_bytes: 8192,
     };
     assert_eq!(config, Ok(expected));
@@ -103,8 +103,9 @@ fn values_outside_the_table_are_refused() {
 #[test]
 fn a_topic_can_demand_a_codec() {
     let only = parse(&[("compression.type", "uncompressed")]).unwrap().compression;
-    assert!(only.allows(0) && !only.allows(4));
-    assert!(CompressionType::Producer.allows(4));
+    assert_eq!(only, Some(Codec::None));
+    assert_eq!(parse(&[("compression.type", "snappy")]).unwrap().produce_rules().codec, Some(Codec::Snappy));
+    assert_eq!(parse(&[]).unwrap().produce_rules(), ProduceRules::default());
 }
 
 proptest! {

@@ -119,17 +119,13 @@ fn settings_change_and_return_to_their_defaults() {
 }
 
 #[test]
-fn topic_names_follow_the_rule() {
-    assert!(check_topic_name("Orders_2.eu-west").is_ok());
-    assert!(check_topic_name(&"a".repeat(249)).is_ok());
-    assert_eq!(check_topic_name(""), Err(TopicNameError::Empty));
-    assert_eq!(check_topic_name("."), Err(TopicNameError::Dots));
-    assert_eq!(check_topic_name(".."), Err(TopicNameError::Dots));
-    assert!(check_topic_name("...").is_ok());
-    assert_eq!(check_topic_name(&"a".repeat(250)), Err(TopicNameError::TooLong { bytes: 250 }));
-    assert_eq!(check_topic_name("../etc"), Err(TopicNameError::Character { character: '/' }));
-    assert_eq!(check_topic_name("größe"), Err(TopicNameError::Character { character: 'ö' }));
-    assert_eq!(check_topic_name("a\0"), Err(TopicNameError::Character { character: '\0' }));
+fn a_name_that_differs_in_dots_alone_is_refused() {
+    let image = image(&[created(10, "eu.orders", 1)]);
+    let collides = ApplyError::NameCollides { name: "eu_orders".into(), other: "eu.orders".into() };
+    assert_eq!(refused(&image, &created(11, "eu_orders", 1)), collides);
+    assert!(image.topic_named("eu_orders").is_none());
+    let name = refused(&image, &created(11, "../etc", 1));
+    assert_eq!(name.code(), ErrorCode::InvalidTopicException);
 }
 
 fn any_record() -> impl Strategy<Value = MetadataRecord> {
