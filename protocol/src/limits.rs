@@ -52,6 +52,12 @@ pub const REPLY_BYTES_PER_CONNECTION_MAX: usize = 16 << 20;
 pub const RECEIVE_CHUNK_BYTES: usize = 256 << 10;
 /// Chunks that unfinished zero-copy sends of one connection may hold, in bytes.
 pub const ZERO_COPY_BYTES_PER_CONNECTION_MAX: usize = 16 << 20;
+/// Smallest part that is sent without a copy, in bytes: below it the notification costs more than the copy.
+pub const ZERO_COPY_BYTES_MIN: usize = 16 << 10;
+/// The share of a region that unfinished sends may hold before sends are copied: one in this many. The rest is for appends.
+pub const ZERO_COPY_REGION_DIVISOR: usize = 2;
+/// Connections that a listener has accepted and nobody has asked for, at most; then it stops accepting.
+pub const ACCEPTED_CONNECTIONS_WAITING_MAX: usize = 256;
 
 /// Largest answer to one fetch, in bytes; also bounded by what the client asks.
 pub const FETCH_BYTES_MAX: usize = 8 << 20;
@@ -98,6 +104,8 @@ pub const SEGMENT_BYTES_MIN: u64 = 1 << 20;
 pub const INDEX_INTERVAL_BYTES: u64 = 4096;
 /// Descriptors that segment files may take per core, of the LRU.
 pub const SEGMENT_DESCRIPTORS_PER_CORE_MAX: usize = 4_096;
+/// Largest piece of a file that is freed in one step, in bytes: freeing costs 0.3 ms per MiB and stalls writers.
+pub const FREE_STEP_BYTES_MAX: u64 = 32 << 20;
 
 // A batch is copied into one chunk, behind at most one block less a byte that its predecessor left.
 const _: () = assert!(BATCH_BYTES_CEILING + BLOCK_BYTES <= CHUNK_BYTES_MAX);

@@ -1,3 +1,21 @@
 //! One io_uring per core inside a glommio executor. The only place of the workspace with `unsafe`, `glommio` and `io-uring`.
 
 pub mod memory;
+
+mod descriptors;
+mod disk;
+mod environment;
+mod file;
+mod metrics;
+mod operation;
+mod operations;
+mod probe;
+mod ring;
+mod socket;
+mod tasks;
+
+pub use disk::RingDisk;
+pub use environment::{CoreConfig, CoreError, Registration, RingEnv, Spin, run_core};
+pub use file::RingFile;
+pub use metrics::Metrics;
+pub use socket::{RingConnection, RingListener, RingTransport, SocketConfig};

@@ -1,0 +1,462 @@
+//! One operation of the kernel, as a state machine over completions: what it owns, what it asks for next, when it ends.
+//!
+//! Lives on one core, in a slot of [`super::operations::Operations`], which is its only caller. Pure: no system call is made here,
+//! so tests give completions as values.
+//!
+//! Invariants:
+//! - An operation owns its memory (chunk, slices, parts, path) and its descriptor until the kernel is done with them.
+//! - EINTR and EAGAIN are submitted again; short reads, writes and sends are continued; every other error is final.
+//! - A send without a copy that the kernel refuses (no memory for the notification, not supported) is sent again as a copy.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::rc::Rc;
+use std::task::Waker;
+
+use protocol::limits::{ACCEPTED_CONNECTIONS_WAITING_MAX, BLOCK_BYTES};
+use smallvec::SmallVec;
+
+use super::descriptors::Pin;
+use super::memory::{Chunk, ChunkSlice, Hold};
+use crate::transport::{SendPart, SendParts};
+
+/// IORING_CQE_F_MORE: this operation posts more completions.
+pub(super) const FLAG_MORE: u32 = 1 << 1;
+/// IORING_CQE_F_SOCK_NONEMPTY: the socket holds more bytes.
+pub(super) const FLAG_SOCKET_NONEMPTY: u32 = 1 << 2;
+/// IORING_CQE_F_NOTIF: the kernel no longer reads the buffer of a send without a copy.
+pub(super) const FLAG_NOTIFICATION: u32 = 1 << 3;
+/// IORING_NOTIF_USAGE_ZC_COPIED in a notification's result: the kernel copied after all.
+pub(super) const REPORT_COPIED: i32 = i32::MIN;
+
+/// Parts gathered in one message, at most.
+pub(super) const MESSAGE_PARTS_MAX: usize = 64;
+
+/// A completion as the kernel posts it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Completion {
+    pub(super) user_data: u64,
+    pub(super) result: i32,
+    pub(super) flags: u32,
+}
+
+/// What to submit for an operation now; the ring translates it into an entry. Addresses stay valid until the completion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Submission {
+    Open { path: *const libc::c_char, flags: i32 },
+    Read { descriptor: RawFd, memory: Memory, position: u64 },
+    Write { descriptor: RawFd, memory: Memory, position: u64, durable: bool },
+    Flush { descriptor: RawFd },
+    Allocate { descriptor: RawFd, mode: i32, position: u64, length: u64 },
+    Readable { descriptor: RawFd },
+    Receive { descriptor: RawFd, memory: Memory, poll_first: bool },
+    SendMessage { descriptor: RawFd, message: *const libc::msghdr, more: bool },
+    SendZeroCopy { descriptor: RawFd, memory: Memory, more: bool },
+    Accept { descriptor: RawFd },
+    Cancel { user_data: u64 },
+}
+
+/// A range of registered memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Memory {
+    pub(super) address: *mut u8,
+    pub(super) length: u32,
+    pub(super) entry: u16,
+}
+
+/// What a completion means for its operation.
+#[derive(Debug)]
+pub(super) enum Step {
+    /// Submit again: a short transfer is continued, or the kernel asked for it.
+    Again,
+    /// The operation goes on by itself (multishot).
+    Wait,
+    /// No further completion but notifications.
+    Finished(io::Result<usize>),
+}
+
+/// Storage that one message of a gathered send needs while it is submitted.
+pub(super) struct Message {
+    parts: [libc::iovec; MESSAGE_PARTS_MAX],
+    header: libc::msghdr,
+}
+
+/// A connected or listening socket, shared by its handle and its operations.
+pub(super) struct Socket {
+    pub(super) descriptor: OwnedFd,
+    /// `close` was called: what is under way ends with an error.
+    pub(super) closed: Cell<bool>,
+    /// The kernel copied a send that should not have been: this connection sends copies from now on.
+    pub(super) plain_only: Cell<bool>,
+    /// Bytes that unfinished sends without a copy hold.
+    pub(super) zero_copy_bytes: Cell<usize>,
+    /// The last receive emptied the socket: wait for bytes before trying.
+    pub(super) drained: Cell<bool>,
+    /// A receive was dropped after the kernel had given it bytes.
+    pub(super) bytes_lost: Cell<bool>,
+}
+
+/// When a part is sent without a copy.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ZeroCopyRules {
+    pub(super) enabled: bool,
+    pub(super) bytes_min: usize,
+    pub(super) bytes_per_connection_max: usize,
+    pub(super) region_divisor: usize,
+}
+
+pub(super) struct Read {
+    pub(super) pin: Pin,
+    pub(super) chunk: Chunk,
+    pub(super) position: u64,
+    pub(super) length: usize,
+    pub(super) done: usize,
+}
+
+pub(super) struct Write {
+    pub(super) pin: Pin,
+    pub(super) data: ChunkSlice,
+    pub(super) position: u64,
+    pub(super) durable: bool,
+    pub(super) done: usize,
+}
+
+pub(super) struct Send {
+    pub(super) socket: Rc<Socket>,
+    parts: SendParts,
+    holds: SmallVec<[Hold; 4]>,
+    part: usize,
+    offset: usize,
+    zero_copy: bool,
+    /// The step under way was refused without a copy and goes again as a copy.
+    copy_this_step: bool,
+    /// Bytes counted in `socket.zero_copy_bytes` for this send.
+    held: usize,
+}
+
+/// Connections that a listening socket has accepted and nobody has taken yet.
+pub(super) struct AcceptQueue {
+    pub(super) socket: Rc<Socket>,
+    pub(super) waiting: RefCell<VecDeque<io::Result<OwnedFd>>>,
+    pub(super) waiter: RefCell<Option<Waker>>,
+    /// Whether the multishot operation is under way.
+    pub(super) armed: Cell<bool>,
+}
+
+/// An operation and all that it owns.
+pub(super) enum Operation {
+    Open { path: CString, flags: i32, opened: Option<OwnedFd> },
+    Read(Read),
+    Write(Write),
+    Flush { pin: Pin },
+    Allocate { pin: Pin, mode: i32, position: u64, length: u64 },
+    Readable { socket: Rc<Socket> },
+    Receive { socket: Rc<Socket>, chunk: Chunk },
+    Send(Send),
+    Accept { queue: Rc<AcceptQueue> },
+}
+
+impl Socket {
+    pub(super) fn new(descriptor: OwnedFd) -> Socket {
+        Socket {
+            descriptor,
+            closed: Cell::new(false),
+            plain_only: Cell::new(false),
+            zero_copy_bytes: Cell::new(0),
+            drained: Cell::new(false),
+            bytes_lost: Cell::new(false),
+        }
+    }
+}
+
+impl AcceptQueue {
+    pub(super) fn new(socket: Rc<Socket>) -> AcceptQueue {
+        AcceptQueue { socket, waiting: RefCell::default(), waiter: RefCell::default(), armed: Cell::new(false) }
+    }
+}
+
+impl Message {
+    fn new() -> Box<Message> {
+        // SAFETY: all zeros is a valid iovec and a valid msghdr (null pointers, zero lengths).
+        unsafe { Box::new(std::mem::zeroed()) }
+    }
+}
+
+impl Operation {
+    /// What to submit now. Called again after [`Step::Again`].
+    pub(super) fn submission(&mut self, message: &mut Option<Box<Message>>, rules: &ZeroCopyRules) -> Submission {
+        match self {
+            Operation::Open { path, flags, .. } => Submission::Open { path: path.as_ptr(), flags: *flags },
+            Operation::Read(read) => read.submission(),
+            Operation::Write(write) => write.submission(),
+            Operation::Flush { pin } => Submission::Flush { descriptor: pin.as_raw_fd() },
+            Operation::Allocate { pin, mode, position, length } => {
+                Submission::Allocate { descriptor: pin.as_raw_fd(), mode: *mode, position: *position, length: *length }
+            }
+            Operation::Readable { socket } => Submission::Readable { descriptor: socket.descriptor.as_raw_fd() },
+            Operation::Receive { socket, chunk } => Submission::Receive {
+                descriptor: socket.descriptor.as_raw_fd(),
+                memory: behind(chunk, chunk.remaining()),
+                poll_first: socket.drained.get(),
+            },
+            Operation::Send(send) => send.submission(message.get_or_insert_with(Message::new), rules),
+            Operation::Accept { queue } => Submission::Accept { descriptor: queue.socket.descriptor.as_raw_fd() },
+        }
+    }
+
+    /// What `completion` (no notification) means. Wakers to call are put into `wakers`.
+    pub(super) fn advance(&mut self, completion: Completion, wakers: &mut Vec<Waker>) -> Step {
+        let result = completion.result;
+        if let Operation::Accept { queue } = self {
+            return queue.advance(completion, wakers);
+        }
+        if let Operation::Send(send) = self {
+            return send.advance(result);
+        }
+        if result == -libc::EINTR || result == -libc::EAGAIN {
+            return Step::Again;
+        }
+        let Ok(count) = usize::try_from(result) else {
+            return Step::Finished(Err(self.error(result)));
+        };
+        match self {
+            Operation::Open { opened, .. } => {
+                // SAFETY: the kernel has just made this descriptor for this operation; nobody else knows its number.
+                *opened = Some(unsafe { OwnedFd::from_raw_fd(result) });
+                Step::Finished(Ok(0))
+            }
+            Operation::Read(read) => read.advance(count),
+            Operation::Write(write) => write.advance(count),
+            Operation::Receive { socket, chunk } => {
+                chunk.publish(count);
+                socket.drained.set(completion.flags & FLAG_SOCKET_NONEMPTY == 0);
+                Step::Finished(Ok(count))
+            }
+            Operation::Readable { socket } => {
+                socket.drained.set(false);
+                Step::Finished(Ok(count))
+            }
+            _ => Step::Finished(Ok(count)),
+        }
+    }
+
+    fn error(&self, result: i32) -> io::Error {
+        match self {
+            Operation::Readable { socket } | Operation::Receive { socket, .. } if socket.closed.get() => closed(),
+            _ => io::Error::from_raw_os_error(-result),
+        }
+    }
+
+    /// Whether the operation must be canceled when nobody waits for it any more: it might never end by itself.
+    pub(super) fn is_endless(&self) -> bool {
+        matches!(self, Operation::Readable { .. } | Operation::Receive { .. } | Operation::Accept { .. })
+    }
+
+    /// Whether the operation goes on by itself and has given more than its owner takes: the rest is to stay in the kernel.
+    pub(super) fn is_overfull(&self) -> bool {
+        matches!(self, Operation::Accept { queue } if queue.waiting.borrow().len() >= ACCEPTED_CONNECTIONS_WAITING_MAX)
+    }
+
+    /// Nobody has taken the finished result.
+    pub(super) fn forget(&mut self, result: &io::Result<usize>) {
+        if let (Operation::Receive { socket, .. }, Ok(count)) = (self, result)
+            && *count > 0
+        {
+            socket.bytes_lost.set(true);
+        }
+    }
+}
+
+impl Read {
+    fn submission(&self) -> Submission {
+        let memory = behind(&self.chunk, self.length - self.done);
+        Submission::Read { descriptor: self.pin.as_raw_fd(), memory, position: self.position + wide(self.done) }
+    }
+
+    fn advance(&mut self, count: usize) -> Step {
+        assert!(count <= self.length - self.done, "the kernel read {count} bytes where {} fit", self.length - self.done);
+        self.chunk.publish(count);
+        self.done += count;
+        // A direct read ends inside a block only at the end of the file.
+        if count == 0 || self.done == self.length || !count.is_multiple_of(BLOCK_BYTES) {
+            return Step::Finished(Ok(self.done));
+        }
+        Step::Again
+    }
+}
+
+impl Write {
+    fn submission(&self) -> Submission {
+        let rest = &self.data[self.done..];
+        let memory = Memory { address: rest.as_ptr().cast_mut(), length: short(rest.len()), entry: self.data.entry() };
+        let position = self.position + wide(self.done);
+        Submission::Write { descriptor: self.pin.as_raw_fd(), memory, position, durable: self.durable }
+    }
+
+    fn advance(&mut self, count: usize) -> Step {
+        let end = self.done + count;
+        assert!(end <= self.data.len(), "the kernel wrote {end} bytes of {}", self.data.len());
+        if end == self.data.len() {
+            return Step::Finished(Ok(end));
+        }
+        // A direct write can only go on at a block; the begun block is written once more with the same bytes.
+        let done = end - end % BLOCK_BYTES;
+        if done == self.done {
+            let message = format!("a write of {} bytes stopped after {end}, inside a block", self.data.len());
+            return Step::Finished(Err(io::Error::new(io::ErrorKind::WriteZero, message)));
+        }
+        self.done = done;
+        Step::Again
+    }
+}
+
+impl Send {
+    pub(super) fn new(socket: Rc<Socket>, parts: SendParts) -> Send {
+        let holds = parts
+            .iter()
+            .filter_map(|part| match part {
+                SendPart::Chunk(slice) => Some(Hold::new(slice.clone())),
+                SendPart::Owned(_) => None,
+            })
+            .collect();
+        let mut send = Send { socket, parts, holds, part: 0, offset: 0, zero_copy: false, copy_this_step: false, held: 0 };
+        send.skip(0);
+        send
+    }
+
+    /// Whether nothing is left to send.
+    pub(super) fn is_done(&self) -> bool {
+        self.part == self.parts.len()
+    }
+
+    fn submission(&mut self, message: &mut Message, rules: &ZeroCopyRules) -> Submission {
+        let descriptor = self.socket.descriptor.as_raw_fd();
+        self.zero_copy = !self.copy_this_step && self.may_zero_copy(self.part, self.offset, rules);
+        let more = self.part + 1 < self.parts.len();
+        if self.zero_copy
+            && let SendPart::Chunk(slice) = &self.parts[self.part]
+        {
+            let rest = &slice[self.offset..];
+            let memory = Memory { address: rest.as_ptr().cast_mut(), length: short(rest.len()), entry: slice.entry() };
+            self.held += rest.len();
+            self.socket.zero_copy_bytes.set(self.socket.zero_copy_bytes.get() + rest.len());
+            return Submission::SendZeroCopy { descriptor, memory, more };
+        }
+        let mut count = 0;
+        let mut offset = self.offset;
+        for (index, part) in self.parts.iter().enumerate().skip(self.part).take(MESSAGE_PARTS_MAX) {
+            if count > 0 && self.may_zero_copy(index, 0, rules) {
+                break;
+            }
+            let bytes = &part.as_bytes()[offset..];
+            message.parts[count] = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+            count += 1;
+            offset = 0;
+        }
+        message.header.msg_iov = message.parts.as_mut_ptr();
+        message.header.msg_iovlen = count;
+        Submission::SendMessage { descriptor, message: &message.header, more: self.part + count < self.parts.len() }
+    }
+
+    fn may_zero_copy(&self, part: usize, offset: usize, rules: &ZeroCopyRules) -> bool {
+        let SendPart::Chunk(slice) = &self.parts[part] else { return false };
+        let length = slice.len() - offset;
+        rules.enabled
+            && length >= rules.bytes_min
+            && !self.socket.plain_only.get()
+            && self.socket.zero_copy_bytes.get() + length <= rules.bytes_per_connection_max
+            && slice.region_held_bytes() <= slice.region_bytes() / rules.region_divisor
+    }
+
+    fn advance(&mut self, result: i32) -> Step {
+        if result == -libc::EINTR || result == -libc::EAGAIN {
+            return Step::Again;
+        }
+        let refused = [libc::ENOBUFS, libc::ENOMEM, libc::EOPNOTSUPP, libc::EINVAL];
+        if self.zero_copy && !self.socket.closed.get() && refused.contains(&-result) {
+            self.copy_this_step = true;
+            self.socket.plain_only.set(self.socket.plain_only.get() || result != -libc::ENOBUFS);
+            return Step::Again;
+        }
+        let Ok(count) = usize::try_from(result) else {
+            let error = if self.socket.closed.get() { closed() } else { io::Error::from_raw_os_error(-result) };
+            return Step::Finished(Err(error));
+        };
+        if count == 0 {
+            return Step::Finished(Err(io::ErrorKind::WriteZero.into()));
+        }
+        self.copy_this_step = false;
+        self.skip(count);
+        if self.is_done() { Step::Finished(Ok(0)) } else { Step::Again }
+    }
+
+    /// Moves the cursor over `count` sent bytes and over empty parts.
+    fn skip(&mut self, mut count: usize) {
+        while self.part < self.parts.len() {
+            let left = self.parts[self.part].as_bytes().len() - self.offset;
+            if count < left {
+                self.offset += count;
+                return;
+            }
+            count -= left;
+            self.part += 1;
+            self.offset = 0;
+        }
+        assert!(count == 0, "the kernel sent {count} bytes more than there were");
+    }
+
+    /// The kernel reads nothing of this send any more.
+    pub(super) fn release(&mut self) {
+        let bytes = &self.socket.zero_copy_bytes;
+        bytes.set(bytes.get() - self.held);
+        self.held = 0;
+        self.holds.clear();
+    }
+}
+
+impl AcceptQueue {
+    fn advance(&self, completion: Completion, wakers: &mut Vec<Waker>) -> Step {
+        let more = completion.flags & FLAG_MORE != 0;
+        let accepted = if completion.result >= 0 {
+            // SAFETY: the kernel has just made this descriptor for this operation; nobody else knows its number.
+            Some(Ok(unsafe { OwnedFd::from_raw_fd(completion.result) }))
+        } else if self.socket.closed.get() {
+            Some(Err(closed()))
+        } else if [libc::EINTR, libc::EAGAIN, libc::ECANCELED].contains(&-completion.result) {
+            // Ended by the kernel or by a full queue; the next `accept` starts it again.
+            None
+        } else {
+            Some(Err(io::Error::from_raw_os_error(-completion.result)))
+        };
+        if let Some(accepted) = accepted {
+            self.waiting.borrow_mut().push_back(accepted);
+        }
+        if !more {
+            self.armed.set(false);
+        }
+        if let Some(waiter) = self.waiter.borrow_mut().take() {
+            wakers.push(waiter);
+        }
+        if more { Step::Wait } else { Step::Finished(Ok(0)) }
+    }
+}
+
+/// The error of an operation whose socket was closed here.
+pub(super) fn closed() -> io::Error {
+    io::Error::new(io::ErrorKind::ConnectionAborted, "the socket was closed")
+}
+
+fn behind(chunk: &Chunk, length: usize) -> Memory {
+    Memory { address: chunk.pointer().wrapping_add(chunk.filled()), length: short(length), entry: chunk.entry() }
+}
+
+fn short(length: usize) -> u32 {
+    u32::try_from(length).expect("a chunk is at most 16 MiB")
+}
+
+fn wide(length: usize) -> u64 {
+    u64::try_from(length).expect("a usize fits 64 bits")
+}

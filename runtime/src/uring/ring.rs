@@ -1,0 +1,492 @@
+//! One core's io_uring: entries go in once per turn of the core's tasks, completions come out and wake them.
+//!
+//! Lives on one core; called by file, socket and the core's driver tasks. Order of events in a turn: tasks start operations (into
+//! the outbox); the submitter, woken by the first of them and so behind all tasks that were ready, moves the outbox into the
+//! submission queue, enters the kernel once, takes what has completed, and wakes its tasks, which run in the same turn.
+//!
+//! Invariants:
+//! - The eventfd is silent while a turn submits and drains (and while the core spins); the completion queue is looked at once more
+//!   after it speaks again, so no completion waits for the next one.
+//! - An operation waits at most [`SUBMIT_DELAY_NANOS_MAX`] or [`SUBMIT_QUEUED_MAX`] others before it reaches the kernel, if operations
+//!   go on being started; else until the tasks that were ready have run once.
+//! - No waker is called, and nothing that an operation owned is dropped, while the state is borrowed.
+
+use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::io;
+use std::os::fd::RawFd;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use io_uring::types::Fd;
+use io_uring::{IoUring, opcode, squeue};
+
+use super::memory::Region;
+use super::operation::{Completion, Operation, Submission, ZeroCopyRules};
+use super::operations::{Counts, OperationId, Operations, Outcome};
+use crate::local::Notify;
+
+/// Operations that wait in the outbox before one that is started takes them to the kernel at once.
+const SUBMIT_QUEUED_MAX: usize = 64;
+/// Age of the oldest operation in the outbox at which one that is started takes all to the kernel, in nanoseconds.
+const SUBMIT_DELAY_NANOS_MAX: u64 = 100_000;
+/// Rounds of submitting and draining in one turn, before other tasks run.
+const ROUNDS_PER_TURN_MAX: usize = 8;
+
+/// A handle on the ring; clones are the same ring.
+#[derive(Clone)]
+pub(super) struct Ring(Rc<Shared>);
+
+struct Shared {
+    state: RefCell<State>,
+    /// The submitter task, and whether it is about to run.
+    submitter: RefCell<Option<Waker>>,
+    scheduled: Cell<bool>,
+    /// When the oldest operation of the outbox was started.
+    queued_since: Cell<u64>,
+    silent: Cell<bool>,
+    eventfd_wakes: Cell<u64>,
+    turns: Cell<u64>,
+    /// Driver tasks that have ended.
+    ended: Cell<u8>,
+    driver_ended: Notify,
+}
+
+struct State {
+    uring: IoUring,
+    operations: Operations,
+    registered: bool,
+    enters: u64,
+}
+
+/// How the ring is made.
+pub(super) struct RingConfig {
+    pub(super) entries: u32,
+    pub(super) rules: ZeroCopyRules,
+}
+
+/// An operation that somebody waits for. Dropped before its end, it goes on and its result is thrown away.
+pub(super) struct Pending {
+    ring: Ring,
+    id: Option<OperationId>,
+}
+
+/// Counts of the ring's work.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct RingCounts {
+    pub(super) operations: Counts,
+    pub(super) enters: u64,
+    pub(super) eventfd_wakes: u64,
+    pub(super) turns: u64,
+    pub(super) in_use: usize,
+}
+
+impl Ring {
+    /// Makes the ring on the thread that will drive it, silent, signalling `eventfd` later.
+    pub(super) fn new(config: &RingConfig, eventfd: RawFd) -> io::Result<Ring> {
+        let uring = build(config.entries)?;
+        uring.submitter().register_eventfd(eventfd)?;
+        let operations = Operations::new(config.rules);
+        let ring = Ring(Rc::new(Shared {
+            state: RefCell::new(State { uring, operations, registered: false, enters: 0 }),
+            submitter: RefCell::new(None),
+            scheduled: Cell::new(false),
+            queued_since: Cell::new(0),
+            silent: Cell::new(false),
+            eventfd_wakes: Cell::new(0),
+            turns: Cell::new(0),
+            ended: Cell::new(0),
+            driver_ended: Notify::new(),
+        }));
+        ring.silence();
+        Ok(ring)
+    }
+
+    /// Registers the region's memory, so that no operation has to look its pages up.
+    pub(super) fn register(&self, region: &Region) -> io::Result<()> {
+        let entries: Vec<libc::iovec> = region
+            .entries()
+            .into_iter()
+            .map(|(address, length)| libc::iovec { iov_base: address.cast(), iov_len: length })
+            .collect();
+        let mut state = self.0.state.borrow_mut();
+        // SAFETY: the ranges are the region's mapping, which the core keeps until the ring is gone.
+        unsafe { state.uring.submitter().register_buffers(&entries)? };
+        state.registered = true;
+        Ok(())
+    }
+
+    /// Whether the region is registered.
+    pub(super) fn is_registered(&self) -> bool {
+        self.0.state.borrow().registered
+    }
+
+    /// Starts an operation; it reaches the kernel at the end of this turn of the tasks.
+    pub(super) fn start(&self, operation: Operation) -> Pending {
+        let id = self.enqueue(|operations| operations.start(operation));
+        Pending { ring: self.clone(), id: Some(id) }
+    }
+
+    /// Starts an operation that nobody waits for.
+    pub(super) fn start_detached(&self, operation: Operation) -> OperationId {
+        self.enqueue(|operations| {
+            let id = operations.start(operation);
+            operations.detach(id);
+            id
+        })
+    }
+
+    /// Asks the kernel to end an operation early.
+    pub(super) fn cancel(&self, id: OperationId) {
+        self.enqueue(|operations| operations.cancel(id));
+    }
+
+    /// Asks the kernel to end everything that might never end by itself.
+    pub(super) fn cancel_endless(&self) {
+        self.enqueue(Operations::cancel_endless);
+    }
+
+    /// Operations that the kernel may still have something of.
+    pub(super) fn in_use(&self) -> usize {
+        self.0.state.borrow().operations.in_use()
+    }
+
+    pub(super) fn counts(&self) -> RingCounts {
+        let state = self.0.state.borrow();
+        RingCounts {
+            operations: state.operations.counts(),
+            enters: state.enters,
+            eventfd_wakes: self.0.eventfd_wakes.get(),
+            turns: self.0.turns.get(),
+            in_use: state.operations.in_use(),
+        }
+    }
+
+    fn enqueue<T>(&self, start: impl FnOnce(&mut Operations) -> T) -> T {
+        let shared = &*self.0;
+        let mut state = shared.state.borrow_mut();
+        let value = start(&mut state.operations);
+        match state.operations.queued() {
+            0 => return value,
+            1 => shared.queued_since.set(now_nanos()),
+            queued => {
+                let late = now_nanos().saturating_sub(shared.queued_since.get()) > SUBMIT_DELAY_NANOS_MAX;
+                if queued >= SUBMIT_QUEUED_MAX || late {
+                    state.fill();
+                    state.enter();
+                }
+            }
+        }
+        drop(state);
+        // Completions of what has just been submitted are taken by the submitter too, so it always runs.
+        if !shared.scheduled.replace(true)
+            && let Some(submitter) = &*shared.submitter.borrow()
+        {
+            submitter.wake_by_ref();
+        }
+        value
+    }
+
+    /// Submits what waits, takes what has completed and wakes those who wait for it.
+    /// Whether something was done, and whether work is left for another turn.
+    pub(super) fn turn(&self) -> Turn {
+        let shared = &*self.0;
+        shared.turns.set(shared.turns.get() + 1);
+        shared.scheduled.set(false);
+        let mut turn = Turn { active: false, unfinished: false };
+        for round in 0.. {
+            self.silence();
+            let (wakers, finished) = {
+                let mut state = shared.state.borrow_mut();
+                turn.active |= state.pass();
+                turn.unfinished = state.is_unfinished();
+                (std::mem::take(&mut state.operations.wakers), std::mem::take(&mut state.operations.finished))
+            };
+            self.give_back(wakers, finished);
+            if turn.unfinished && round < ROUNDS_PER_TURN_MAX {
+                continue;
+            }
+            break;
+        }
+        turn
+    }
+
+    /// Runs foreign code without a borrow, and keeps the vectors' memory for the next turn.
+    fn give_back(&self, mut wakers: Vec<Waker>, mut finished: Vec<Operation>) {
+        for waker in wakers.drain(..) {
+            waker.wake();
+        }
+        finished.clear();
+        let mut state = self.0.state.borrow_mut();
+        let operations = &mut state.operations;
+        if operations.wakers.is_empty() {
+            operations.wakers = wakers;
+        }
+        if operations.finished.is_empty() {
+            operations.finished = finished;
+        }
+    }
+
+    /// Lets the eventfd speak. False if completions came before it did: then another turn is due.
+    pub(super) fn listen(&self) -> bool {
+        let shared = &*self.0;
+        let mut state = shared.state.borrow_mut();
+        if shared.silent.replace(false) {
+            state.uring.completion().enable_eventfd();
+            // The kernel must see the flag before the queue is looked at, or both sides could miss the other.
+            std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
+        }
+        state.uring.completion().is_empty()
+    }
+
+    fn silence(&self) {
+        let shared = &*self.0;
+        if !shared.silent.replace(true) {
+            shared.state.borrow_mut().uring.completion().disable_eventfd();
+        }
+    }
+
+    /// The task that runs last in a turn. `spin` says how long it keeps looking for completions after the last one.
+    pub(super) async fn run_submitter(self, spin: Option<Duration>, stopping: Rc<Cell<bool>>) {
+        let spin_nanos = spin.map_or(0, |spin| u64::try_from(spin.as_nanos()).unwrap_or(u64::MAX));
+        let mut active_at = now_nanos();
+        let ring = self.clone();
+        std::future::poll_fn(move |context| -> Poll<()> {
+            if stopping.get() {
+                return Poll::Ready(());
+            }
+            self.keep_submitter(context);
+            let turn = self.turn();
+            let mut again = turn.unfinished;
+            if spin_nanos > 0 {
+                let now = now_nanos();
+                if turn.active {
+                    active_at = now;
+                }
+                again |= now.saturating_sub(active_at) < spin_nanos;
+            }
+            if again || !self.listen() {
+                self.0.scheduled.set(true);
+                context.waker().wake_by_ref();
+            }
+            Poll::Pending
+        })
+        .await;
+        let submitter = ring.0.submitter.borrow_mut().take();
+        drop(submitter);
+        ring.driver_task_ended();
+    }
+
+    /// The task that awaits the eventfd has ended.
+    pub(super) fn eventfd_ended(&self) {
+        self.driver_task_ended();
+    }
+
+    fn driver_task_ended(&self) {
+        self.0.ended.set(self.0.ended.get() + 1);
+        self.0.driver_ended.notify();
+    }
+
+    /// Ends when both driver tasks have.
+    pub(super) async fn until_driver_ended(&self) {
+        while self.0.ended.get() < 2 {
+            self.0.driver_ended.changed(self.0.driver_ended.count()).await;
+        }
+    }
+
+    fn keep_submitter(&self, context: &mut Context<'_>) {
+        let mut submitter = self.0.submitter.borrow_mut();
+        if submitter.is_none() {
+            *submitter = Some(context.waker().clone());
+        }
+    }
+
+    /// The eventfd has signalled.
+    pub(super) fn wake(&self) {
+        self.0.eventfd_wakes.set(self.0.eventfd_wakes.get() + 1);
+        if let Some(submitter) = &*self.0.submitter.borrow() {
+            self.0.scheduled.set(true);
+            submitter.wake_by_ref();
+        }
+    }
+
+    fn poll(&self, id: OperationId, waker: &Waker) -> Poll<Outcome> {
+        let mut state = self.0.state.borrow_mut();
+        let outcome = state.operations.poll(id, waker);
+        let finished = std::mem::take(&mut state.operations.finished);
+        drop(state);
+        drop(finished);
+        outcome
+    }
+
+    fn abandon(&self, id: OperationId) {
+        let finished = self.enqueue(|operations| {
+            operations.abandon(id);
+            std::mem::take(&mut operations.finished)
+        });
+        drop(finished);
+    }
+}
+
+/// What a turn did.
+pub(super) struct Turn {
+    /// Something was submitted or had completed.
+    pub(super) active: bool,
+    /// The outbox isn't empty.
+    pub(super) unfinished: bool,
+}
+
+impl State {
+    /// Submits and drains once.
+    fn pass(&mut self) -> bool {
+        let mut active = self.fill();
+        let queue = self.uring.submission();
+        let due = !queue.is_empty() || queue.taskrun() || queue.cq_overflow();
+        drop(queue);
+        if due {
+            active = true;
+            self.enter();
+        }
+        for entry in self.uring.completion() {
+            active = true;
+            let completion = Completion { user_data: entry.user_data(), result: entry.result(), flags: entry.flags() };
+            self.operations.complete(completion);
+        }
+        active
+    }
+
+    /// Moves the outbox into the submission queue, as far as it fits.
+    fn fill(&mut self) -> bool {
+        if !self.operations.has_queued() {
+            return false;
+        }
+        let mut queue = self.uring.submission();
+        while !queue.is_full() {
+            let Some((user_data, submission)) = self.operations.next() else { break };
+            let entry = translate(submission, self.registered).user_data(user_data);
+            // SAFETY: the operation's slot owns all that the entry points to until its last completion.
+            unsafe { queue.push(&entry).expect("a queue that isn't full takes an entry") };
+        }
+        true
+    }
+
+    /// Something hasn't reached the kernel.
+    fn is_unfinished(&mut self) -> bool {
+        self.operations.has_queued() || !self.uring.submission().is_empty()
+    }
+
+    fn enter(&mut self) {
+        self.enters += 1;
+        match self.uring.submit() {
+            Ok(_) => {}
+            // Nothing is lost: the entries stay in the queue and go with the next turn, when completions have been taken.
+            Err(error) if matches!(error.raw_os_error(), Some(libc::EINTR | libc::EAGAIN | libc::EBUSY | libc::ENOMEM)) => {}
+            Err(error) => panic!("io_uring_enter: {error}"),
+        }
+    }
+}
+
+impl Future for Pending {
+    type Output = Outcome;
+
+    fn poll(mut self: std::pin::Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Outcome> {
+        let id = self.id.expect("polled after its end");
+        let outcome = self.ring.poll(id, context.waker());
+        if outcome.is_ready() {
+            self.id = None;
+        }
+        outcome
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        if let Some(id) = self.id.take() {
+            self.ring.abandon(id);
+        }
+    }
+}
+
+/// An io_uring as a core uses it.
+pub(super) fn build(entries: u32) -> io::Result<IoUring> {
+    IoUring::builder()
+        .setup_single_issuer()
+        .setup_coop_taskrun()
+        .setup_taskrun_flag()
+        .setup_submit_all()
+        .setup_clamp()
+        .setup_cqsize(entries.saturating_mul(4))
+        .build(entries)
+}
+
+fn translate(submission: Submission, registered: bool) -> squeue::Entry {
+    let no_signal = libc::MSG_NOSIGNAL | libc::MSG_WAITALL;
+    match submission {
+        Submission::Open { path, flags } => opcode::OpenAt::new(Fd(libc::AT_FDCWD), path).flags(flags).mode(0o644).build(),
+        Submission::Read { descriptor, memory, position } if registered => {
+            opcode::ReadFixed::new(Fd(descriptor), memory.address, memory.length, memory.entry).offset(position).build()
+        }
+        Submission::Read { descriptor, memory, position } => {
+            opcode::Read::new(Fd(descriptor), memory.address, memory.length).offset(position).build()
+        }
+        Submission::Write { descriptor, memory, position, durable } => {
+            let flags = if durable { libc::RWF_DSYNC } else { 0 };
+            if registered {
+                opcode::WriteFixed::new(Fd(descriptor), memory.address, memory.length, memory.entry)
+                    .offset(position)
+                    .rw_flags(flags)
+                    .build()
+            } else {
+                opcode::Write::new(Fd(descriptor), memory.address, memory.length).offset(position).rw_flags(flags).build()
+            }
+        }
+        Submission::Flush { descriptor } => {
+            opcode::Fsync::new(Fd(descriptor)).flags(io_uring::types::FsyncFlags::DATASYNC).build()
+        }
+        Submission::Allocate { descriptor, mode, position, length } => {
+            opcode::Fallocate::new(Fd(descriptor), length).offset(position).mode(mode).build()
+        }
+        Submission::Readable { descriptor } => {
+            let events = u32::try_from(libc::POLLIN).expect("a positive mask");
+            opcode::PollAdd::new(Fd(descriptor), events).build()
+        }
+        Submission::Receive { descriptor, memory, poll_first } => {
+            let priority = if poll_first { RECEIVE_POLL_FIRST } else { 0 };
+            opcode::Recv::new(Fd(descriptor), memory.address, memory.length).ioprio(priority).build()
+        }
+        Submission::SendMessage { descriptor, message, more } => {
+            let flags = no_signal | if more { libc::MSG_MORE } else { 0 };
+            opcode::SendMsg::new(Fd(descriptor), message).flags(flags.unsigned_abs()).build()
+        }
+        Submission::SendZeroCopy { descriptor, memory, more } => {
+            let flags = no_signal | if more { libc::MSG_MORE } else { 0 };
+            let entry = registered.then_some(memory.entry);
+            opcode::SendZc::new(Fd(descriptor), memory.address.cast_const(), memory.length)
+                .buf_index(entry)
+                .zc_flags(SEND_REPORT_USAGE)
+                .flags(flags)
+                .build()
+        }
+        Submission::Accept { descriptor } => opcode::AcceptMulti::new(Fd(descriptor)).flags(libc::SOCK_CLOEXEC).build(),
+        Submission::Cancel { user_data } => opcode::AsyncCancel::new(user_data).build(),
+    }
+}
+
+/// IORING_RECVSEND_POLL_FIRST: wait for bytes before the first try.
+const RECEIVE_POLL_FIRST: u16 = 1;
+/// IORING_SEND_ZC_REPORT_USAGE: the notification says whether the kernel copied.
+const SEND_REPORT_USAGE: u16 = 1 << 3;
+
+/// CLOCK_MONOTONIC, in nanoseconds.
+pub(super) fn now_nanos() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
+    let nanos = u64::try_from(now.tv_nsec).unwrap_or(0);
+    seconds * 1_000_000_000 + nanos
+}
+
+/// The descriptor by which the ring wakes the executor.
+pub(super) fn eventfd() -> io::Result<std::os::fd::OwnedFd> {
+    Ok(rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC)?)
+}

@@ -1,0 +1,100 @@
+//! The tasks of one core, and its work off the core.
+//!
+//! Called by [`super::environment`] and [`super::disk`]. glommio drops no task that sleeps when its executor ends; so each task is
+//! registered here, and [`Tasks::stop`] has all of them dropped, before the ring and the region go.
+
+use std::cell::{Cell, RefCell};
+use std::future::{Future, poll_fn};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::{Poll, Waker};
+
+use slab::Slab;
+
+use crate::local::{Notify, once};
+
+/// A handle on the core's tasks.
+#[derive(Clone, Default)]
+pub(super) struct Tasks(Rc<State>);
+
+#[derive(Default)]
+struct State {
+    stopping: Cell<bool>,
+    wakers: RefCell<Slab<Option<Waker>>>,
+    ended: Notify,
+}
+
+impl Tasks {
+    /// Starts a task. It first runs when the executor gets to it, never inside this call.
+    pub(super) fn spawn(&self, task: impl Future<Output = ()> + 'static) {
+        let state = self.0.clone();
+        if state.stopping.get() {
+            return;
+        }
+        let key = state.wakers.borrow_mut().insert(None);
+        let registered = async move {
+            {
+                let mut task = pin!(task);
+                poll_fn(|context| {
+                    if state.stopping.get() {
+                        return Poll::Ready(());
+                    }
+                    let mut wakers = state.wakers.borrow_mut();
+                    match &mut wakers[key] {
+                        Some(known) if known.will_wake(context.waker()) => {}
+                        known => *known = Some(context.waker().clone()),
+                    }
+                    drop(wakers);
+                    task.as_mut().poll(context)
+                })
+                .await;
+            }
+            let waker = state.wakers.borrow_mut().remove(key);
+            drop(waker);
+            state.ended.notify();
+        };
+        spawn_unregistered(registered);
+    }
+
+    /// Runs `work` on the pool of threads off the core. It runs to its end even if the future is dropped.
+    pub(super) fn offload<T, W>(&self, work: W) -> impl Future<Output = T> + use<T, W>
+    where
+        T: Send + 'static,
+        W: FnOnce() -> T + Send + 'static,
+    {
+        let (sender, receiver) = once();
+        let job = glommio::executor().spawn_blocking(move || catch_unwind(AssertUnwindSafe(work)));
+        spawn_unregistered(async move { sender.send(job.await) });
+        async move {
+            match receiver.await.expect("a job gives its value") {
+                Ok(value) => value,
+                Err(panic) => resume_unwind(panic),
+            }
+        }
+    }
+
+    /// Has every task dropped, and ends when they are.
+    pub(super) async fn stop(&self) {
+        self.0.stopping.set(true);
+        loop {
+            let seen = self.0.ended.count();
+            let wakers: Vec<Waker> = self.0.wakers.borrow().iter().filter_map(|(_, waker)| waker.clone()).collect();
+            if self.0.wakers.borrow().is_empty() {
+                return;
+            }
+            for waker in wakers {
+                waker.wake();
+            }
+            self.0.ended.changed(seen).await;
+        }
+    }
+}
+
+fn spawn_unregistered(task: impl Future<Output = ()> + 'static) {
+    let queue = glommio::executor().current_task_queue();
+    match glommio::spawn_local_into(task, queue) {
+        Ok(task) => drop(task.detach()),
+        Err(error) => panic!("the core's own task queue refused a task: {error}"),
+    }
+}
