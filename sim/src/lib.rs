@@ -4,6 +4,7 @@
 //! knows what is synced, a network, crashes. One seed is one run, to the last step; a failure says its seed.
 #![forbid(unsafe_code)]
 
+pub mod checker;
 pub mod disk;
 pub mod env;
 pub mod network;
