@@ -65,7 +65,7 @@ impl fmt::Display for CloseReason {
 enum Waiting {
     FirstRequest(Monotonic),
     RestOfFrame(Monotonic),
-    Request(Monotonic),
+    Request,
 }
 
 /// The state of a connection, shared by its task and the sweep.
@@ -84,6 +84,7 @@ pub(crate) struct ConnectionState<E: Env, F: Framing, S: Service<F>> {
     timed_out: Cell<Option<&'static str>>,
     room: Notify,
     stop: Notify,
+    aborted: Cell<bool>,
 }
 
 impl<E: Env, F: Framing, S: Service<F>> ConnectionState<E, F, S> {
@@ -99,11 +100,12 @@ impl<E: Env, F: Framing, S: Service<F>> ConnectionState<E, F, S> {
             queue: RefCell::default(),
             opened,
             last_activity: Cell::new(opened),
-            waiting: Cell::new(Some(Waiting::FirstRequest(opened))),
+            waiting: Cell::new(None),
             sending_since: Cell::new(None),
             timed_out: Cell::new(None),
             room: Notify::new(),
             stop: Notify::new(),
+            aborted: Cell::new(false),
         }
     }
 
@@ -114,6 +116,7 @@ impl<E: Env, F: Framing, S: Service<F>> ConnectionState<E, F, S> {
             let mut reader = pin!(self.read(context));
             let mut writer = pin!(self.write());
             let mut stop = pin!(self.stop.changed(0));
+            let mut abort = pin!(self.aborted());
             poll_fn(|task| {
                 if ended.is_none()
                     && let Poll::Ready(reason) = reader.as_mut().poll(task)
@@ -123,7 +126,7 @@ impl<E: Env, F: Framing, S: Service<F>> ConnectionState<E, F, S> {
                 if ended.is_none() && stop.as_mut().poll(task).is_ready() {
                     ended = Some(CloseReason::Stopped);
                 }
-                if matches!(ended, Some(CloseReason::Disconnected(_))) {
+                if abort.as_mut().poll(task).is_ready() || matches!(ended, Some(CloseReason::Disconnected(_))) {
                     return Poll::Ready(());
                 }
                 self.queue.borrow_mut().drive(task);
@@ -154,6 +157,8 @@ impl<E: Env, F: Framing, S: Service<F>> ConnectionState<E, F, S> {
 
     /// Ends at once.
     pub(crate) fn abort(&self) {
+        self.aborted.set(true);
+        self.stop.notify();
         self.stream.close();
     }
 
@@ -166,7 +171,7 @@ impl<E: Env, F: Framing, S: Service<F>> ConnectionState<E, F, S> {
         let late = match self.waiting.get() {
             Some(Waiting::FirstRequest(since)) if now.since(since) > limits.first_request_timeout => Some("no first request"),
             Some(Waiting::RestOfFrame(since)) if now.since(since) > limits.partial_frame_timeout => Some("the rest of a frame"),
-            Some(Waiting::Request(since)) if now.since(since) > limits.idle_timeout => Some("idle"),
+            Some(Waiting::Request) if self.is_idle(now) => Some("idle"),
             Some(_) | None => None,
         };
         let slow = self.sending_since.get().is_some_and(|since| now.since(since) > limits.send_timeout);
@@ -179,12 +184,26 @@ impl<E: Env, F: Framing, S: Service<F>> ConnectionState<E, F, S> {
         }
     }
 
+    /// Whether there has been nothing to do for too long. A request that waits for its reply is something to do.
+    fn is_idle(&self, now: Monotonic) -> bool {
+        let owes_nothing = self.queue.borrow().is_empty() && self.sending_since.get().is_none();
+        owes_nothing && now.since(self.last_activity.get()) > self.limits.idle_timeout
+    }
+
+    async fn aborted(&self) {
+        while !self.aborted.get() {
+            self.stop.changed(self.stop.count()).await;
+        }
+    }
+
     async fn read(&self, context: &mut RequestContext) -> CloseReason {
         let mut called = false;
+        let mut first_since = self.opened;
         let mut partial_since = None;
         let mut turn = self.env.now();
         loop {
             let paused = self.wait_for_room().await;
+            first_since = first_since + paused;
             partial_since = partial_since.map(|since: Monotonic| since + paused);
             let next = self.splitter.borrow_mut().next_frame();
             match next {
@@ -208,7 +227,11 @@ impl<E: Env, F: Framing, S: Service<F>> ConnectionState<E, F, S> {
             if self.splitter.borrow().partial_bytes() > 0 {
                 partial_since = partial_since.or_else(|| Some(self.env.now()));
             }
-            self.waiting.set(self.waits_for(called, partial_since));
+            self.waiting.set(Some(match partial_since {
+                _ if !called => Waiting::FirstRequest(first_since),
+                Some(since) => Waiting::RestOfFrame(since),
+                None => Waiting::Request,
+            }));
             let received = self.receive().await;
             self.waiting.set(None);
             turn = self.env.now();
@@ -217,14 +240,6 @@ impl<E: Env, F: Framing, S: Service<F>> ConnectionState<E, F, S> {
                 Ok(count) => self.counters.add_received(count),
                 Err(error) => return CloseReason::Disconnected(error.to_string()),
             }
-        }
-    }
-
-    fn waits_for(&self, called: bool, partial_since: Option<Monotonic>) -> Option<Waiting> {
-        match partial_since {
-            _ if !called => Some(Waiting::FirstRequest(self.opened)),
-            Some(since) => Some(Waiting::RestOfFrame(since)),
-            None => Some(Waiting::Request(self.last_activity.get())),
         }
     }
 

@@ -7,6 +7,7 @@
 pub mod connection;
 pub mod framing;
 pub mod limits;
+pub mod native;
 pub mod reply_queue;
 pub mod server;
 pub mod service;
@@ -14,5 +15,6 @@ pub mod splitter;
 
 pub use framing::{Frame, FrameRefused, FrameShape, Framing};
 pub use limits::ConnectionLimits;
+pub use native::Native;
 pub use server::Server;
 pub use service::{Call, Principal, Refused, RequestContext, Response, Service};
