@@ -1,5 +1,6 @@
 //! The process: configuration, start, request handlers, controller, command line.
 #![forbid(unsafe_code)]
 
+pub mod cli;
 pub mod config;
 pub mod likely;

@@ -98,13 +98,15 @@ pub async fn run(args: ConsumeArgs) -> Result<(), Failure> {
     let mut ends = ends(&client, &args, &partitions).await?;
     let begins = begins(&client, &args, &partitions).await?;
     let mut consumer = Consumer::new(&client, ConsumerConfig::default())?;
+    let mut places = Vec::new();
     for (partition, begin) in &begins {
-        if ends.get(partition).is_some_and(|end| begin >= end) {
+        if !args.follow && ends.get(partition).is_none_or(|end| begin >= end) {
             ends.remove(partition);
-            continue;
+        } else {
+            places.push((PartitionIndex(*partition), Position::Offset(Offset(*begin))));
         }
-        consumer.assign(&args.topic, PartitionIndex(*partition), Position::Offset(Offset(*begin))).await?;
     }
+    consumer.assign(&args.topic, &places).await?;
     let mut out = BufWriter::with_capacity(1 << 16, stdout());
     let mut left = args.count.unwrap_or(u64::MAX);
     while left > 0 && (args.follow || !ends.is_empty()) {
@@ -132,10 +134,9 @@ fn chosen(args: &ConsumeArgs, count: usize) -> Result<Vec<u32>, Failure> {
         return Ok((0..count).collect());
     }
     match args.partition.iter().find(|partition| **partition >= count) {
-        Some(partition) => Err(Failure::failed(format!(
-            "topic {} has no partition {partition}; it has {count}, numbered from 0",
-            args.topic
-        ))),
+        Some(partition) => {
+            Err(Failure::failed(format!("topic {} has no partition {partition}; it has {count}, numbered from 0", args.topic)))
+        }
         None => Ok(args.partition.clone()),
     }
 }

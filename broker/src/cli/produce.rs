@@ -253,7 +253,8 @@ fn record(args: &ProduceArgs, line: Vec<u8>) -> Result<Record, String> {
     let mut record = match &args.key_separator {
         None => Record::value(line),
         Some(separator) => {
-            let at = find(&line, separator.as_bytes()).ok_or_else(|| format!("there is no {separator:?} between key and value"))?;
+            let at =
+                find(&line, separator.as_bytes()).ok_or_else(|| format!("there is no {separator:?} between key and value"))?;
             Record::value(line[at + separator.len()..].to_vec()).with_key(line[..at].to_vec())
         }
     };
