@@ -1,2 +1,49 @@
-//! See docs/rfcs/0001-contracts.md.
+//! The log on disk: segments, appends, reads, indexes, recovery.
+//!
+//! A [`Log`] is the synchronous state of one replica's log; whoever owns it decides with `begin_*`, awaits the plan, and
+//! settles with `finish_*`. A [`Directory`] is one data directory with the logs of one core in it. Nothing here knows
+//! requests, acknowledgements or topics' names.
 #![forbid(unsafe_code)]
+#![deny(missing_docs)]
+
+mod append;
+mod blocks;
+mod bytes;
+mod cache;
+mod checkpoint;
+mod config;
+mod directory;
+mod disk_read;
+mod error;
+mod file;
+mod header;
+mod index;
+mod index_file;
+mod log;
+mod maintenance;
+mod manifest;
+mod metrics;
+mod piece;
+mod read;
+mod readahead;
+mod seal;
+mod segment;
+mod superblock;
+mod time_index;
+mod window;
+mod write;
+
+pub use append::{Appended, Stamp};
+pub use cache::ChunkCache;
+pub use checkpoint::CheckpointEntry;
+pub use config::{FlushPolicy, LogConfig, StorageConfig};
+pub use directory::{Directory, OpenError, OpenRequest};
+pub use disk_read::{DiskRead, DiskReadOutcome};
+pub use error::{AppendError, Fault, LogFailure, ReadError};
+pub use header::{BATCH_HEADER_BYTES, BatchHeader, HeaderFault};
+pub use log::{Log, Progress};
+pub use maintenance::{FlushOutcome, FlushPlan, MaintenanceOutcome, MaintenancePlan};
+pub use metrics::{Metrics, MetricsSnapshot};
+pub use read::{ReadRequest, ReadResult, ReadStep};
+pub use superblock::{FORMAT_VERSION, Superblock, SuperblockError};
+pub use write::{WriteOutcome, WritePlan};

@@ -1,0 +1,414 @@
+//! One data directory, as one core uses it: whose it is, its lock, its clean-stop marker, its checkpoint, the logs in it.
+//!
+//! Layout: `superblock`, `lock`, `clean-stop`, `checkpoint-<core>.a` and `.b`, `topics/<topic-id>/<partition>/<segments>`.
+//! Order at start: look, lock, superblock, remove the marker durably, only then touch anything; so a crash while logs are being loaded
+//! leaves no marker, and the next start doesn't take this one for clean.
+
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use hashbrown::HashMap;
+use protocol::ids::{BrokerEpoch, ClusterId, CoreId, DirectoryId, HostId, LeaderEpoch, Offset, PartitionIndex, TopicPartition};
+use runtime::{Disk, Env};
+
+use crate::cache::ChunkCache;
+use crate::checkpoint::{CHECKPOINT_BYTES_MAX, Checkpoint, CheckpointEntry};
+use crate::config::{LogConfig, StorageConfig};
+use crate::log::Log;
+use crate::maintenance::prepare;
+use crate::segment::segment_path;
+use crate::superblock::{FORMAT_VERSION, SMALL_FILE_BYTES_MAX, Superblock, SuperblockError, decode_marker, encode_marker};
+
+/// Space allocated for the first segment of a new log, in bytes.
+const FIRST_SEGMENT_BYTES: u64 = 256 << 10;
+
+/// How a data directory is opened.
+#[derive(Clone)]
+pub struct OpenRequest {
+    /// The cluster that it must belong to; `None` takes the one that is found, or makes one up for a new directory.
+    pub cluster: Option<ClusterId>,
+    /// The host that it must belong to.
+    pub host: HostId,
+    /// The core that uses it.
+    pub core: CoreId,
+    /// Text for whoever finds the directory locked.
+    pub holder: String,
+    /// Settings of its logs.
+    pub storage: StorageConfig,
+    /// The core's page cache.
+    pub cache: ChunkCache,
+}
+
+/// Why a data directory can't be used.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// It is another's, or newer, or damaged.
+    #[error("{path}: {cause}")]
+    Superblock {
+        /// The directory.
+        path: PathBuf,
+        /// What is wrong.
+        cause: SuperblockError,
+    },
+    /// It belongs to another cluster.
+    #[error("{path} belongs to cluster {found}, this host is in {allowed}")]
+    ForeignCluster {
+        /// The directory.
+        path: PathBuf,
+        /// Its cluster.
+        found: ClusterId,
+        /// The cluster that is allowed.
+        allowed: ClusterId,
+    },
+    /// It belongs to another host.
+    #[error("{path} belongs to host {found}, this is host {allowed}")]
+    ForeignHost {
+        /// The directory.
+        path: PathBuf,
+        /// Its host.
+        found: HostId,
+        /// The host that is allowed.
+        allowed: HostId,
+    },
+    /// It has files, and no superblock.
+    #[error("{path} is not a Corelane data directory: it has no superblock but holds {found:?}; an empty directory is needed")]
+    NotOurs {
+        /// The directory.
+        path: PathBuf,
+        /// A file in it.
+        found: String,
+    },
+    /// Another process uses it.
+    #[error("{path} is in use: {holder}")]
+    Locked {
+        /// The directory.
+        path: PathBuf,
+        /// What the holder wrote.
+        holder: String,
+    },
+    /// The disk failed.
+    #[error("{path}: {cause}")]
+    Io {
+        /// The file or directory.
+        path: PathBuf,
+        /// What the system said.
+        cause: io::Error,
+    },
+}
+
+/// A data directory. A handle: clones are the same directory.
+pub struct Directory<E: Env>(Rc<State<E>>);
+
+pub(crate) struct State<E: Env> {
+    pub(crate) env: E,
+    path: PathBuf,
+    superblock: Superblock,
+    core: CoreId,
+    pub(crate) storage: Cell<StorageConfig>,
+    pub(crate) cache: ChunkCache,
+    clean_stop: Option<BrokerEpoch>,
+    checkpoint_sequence: Cell<u64>,
+    recovered: RefCell<HashMap<TopicPartition, CheckpointEntry, foldhash::fast::FixedState>>,
+}
+
+impl<E: Env> Clone for Directory<E> {
+    fn clone(&self) -> Self {
+        Directory(self.0.clone())
+    }
+}
+
+impl<E: Env> Directory<E> {
+    /// Opens a data directory, or makes one of an empty or missing directory. Locks it until the process ends.
+    ///
+    /// # Errors
+    /// See [`OpenError`].
+    pub async fn open(env: &E, path: PathBuf, request: OpenRequest) -> Result<Directory<E>, OpenError> {
+        let disk = env.disk();
+        let failed = |path: &Path| {
+            let path = path.to_path_buf();
+            move |cause| OpenError::Io { path, cause }
+        };
+        disk.create_directory(&path).await.map_err(failed(&path))?;
+        let names = disk.list(&path).await.map_err(failed(&path))?;
+        let has_superblock = names.iter().any(|entry| entry.name == "superblock");
+        if let Some(other) = names.iter().find(|entry| !has_superblock && !is_ours_or_empty(&entry.name)) {
+            return Err(OpenError::NotOurs { path, found: other.name.clone() });
+        }
+        disk.lock(&path.join("lock"), request.holder.clone()).await.map_err(|cause| match cause.kind() {
+            io::ErrorKind::WouldBlock => OpenError::Locked { path: path.clone(), holder: cause.to_string() },
+            _ => OpenError::Io { path: path.join("lock"), cause },
+        })?;
+        let superblock = if has_superblock {
+            read_superblock(env, &path, &request).await?
+        } else {
+            write_superblock(env, &path, &request).await?
+        };
+        let marker = path.join("clean-stop");
+        let clean_stop = match disk.read_file(&marker, SMALL_FILE_BYTES_MAX).await {
+            Ok(bytes) => {
+                disk.remove_file(&marker).await.map_err(failed(&marker))?;
+                disk.sync_directory(&path).await.map_err(failed(&path))?;
+                decode_marker(&bytes)
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(cause) => return Err(OpenError::Io { path: marker, cause }),
+        };
+        disk.create_directory(&path.join("topics")).await.map_err(failed(&path))?;
+        let mut files = [None, None];
+        for (slot, letter) in files.iter_mut().zip(['a', 'b']) {
+            let file = path.join(format!("checkpoint-{}.{letter}", request.core));
+            match disk.read_file(&file, CHECKPOINT_BYTES_MAX).await {
+                Ok(bytes) => *slot = Some(bytes),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(cause) => return Err(OpenError::Io { path: file, cause }),
+            }
+        }
+        let checkpoint = Checkpoint::newest(files);
+        let recovered = checkpoint.entries.into_iter().map(|entry| (entry.log, entry)).collect();
+        Ok(Directory(Rc::new(State {
+            env: env.clone(),
+            path,
+            superblock,
+            core: request.core,
+            storage: Cell::new(request.storage),
+            cache: request.cache,
+            clean_stop,
+            checkpoint_sequence: Cell::new(checkpoint.sequence),
+            recovered: RefCell::new(recovered),
+        })))
+    }
+
+    /// Where it lies.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.0.path
+    }
+
+    /// Its identity.
+    #[must_use]
+    pub fn id(&self) -> DirectoryId {
+        self.0.superblock.directory
+    }
+
+    /// The superblock.
+    #[must_use]
+    pub fn superblock(&self) -> Superblock {
+        self.0.superblock
+    }
+
+    /// The broker epoch of the start that ended with a clean stop, if the last one did.
+    #[must_use]
+    pub fn clean_stop(&self) -> Option<BrokerEpoch> {
+        self.0.clean_stop
+    }
+
+    /// The settings of its logs.
+    #[must_use]
+    pub fn storage(&self) -> StorageConfig {
+        self.0.storage.get()
+    }
+
+    /// Changes the settings for logs that are created or recovered from now on.
+    pub fn set_storage(&self, storage: StorageConfig) {
+        self.0.storage.set(storage);
+    }
+
+    /// The logs that lie here, sorted.
+    ///
+    /// # Errors
+    /// What the disk says.
+    pub async fn list_logs(&self) -> io::Result<Vec<TopicPartition>> {
+        let disk = self.0.env.disk();
+        let topics = self.0.path.join("topics");
+        let mut logs = Vec::new();
+        for topic in disk.list(&topics).await? {
+            let Ok(id) = topic.name.parse() else { continue };
+            for partition in disk.list(&topics.join(&topic.name)).await? {
+                if let Ok(index) = partition.name.parse() {
+                    logs.push(TopicPartition { topic: id, partition: PartitionIndex(index) });
+                }
+            }
+        }
+        logs.sort_unstable();
+        Ok(logs)
+    }
+
+    /// Makes a new, empty log, durably.
+    ///
+    /// # Errors
+    /// What the disk says; `AlreadyExists` if it is there.
+    pub async fn create_log(&self, log: TopicPartition, config: LogConfig) -> io::Result<Log<E>> {
+        let state = &*self.0;
+        let disk = state.env.disk();
+        let directory = self.log_path(log);
+        disk.create_directory(&directory).await?;
+        let base = Offset(0);
+        if disk.list(&directory).await?.iter().any(|entry| entry.name.ends_with(".log")) {
+            return Err(io::Error::new(
+                io::ErrorKind::AlreadyExists,
+                format!("the log {log} exists in {}", state.path.display()),
+            ));
+        }
+        let path = segment_path(&directory, base, "log");
+        let allocated = FIRST_SEGMENT_BYTES.min(config.segment_bytes.next_multiple_of(crate::blocks::BLOCK));
+        prepare(&state.env, &path, &directory, allocated, &state.cache.metrics()).await?;
+        let mut created = Log::assemble(&state.env, &state.cache, state.storage.get(), log, directory, config, base);
+        created.active_mut().allocated = allocated;
+        Ok(created)
+    }
+
+    /// Whether the log lies here.
+    ///
+    /// # Errors
+    /// What the disk says.
+    pub async fn has_log(&self, log: TopicPartition) -> io::Result<bool> {
+        match self.0.env.disk().list(&self.log_path(log)).await {
+            Ok(entries) => Ok(entries.iter().any(|entry| entry.name.ends_with(".log"))),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Removes a log, durably. Its [`Log`] must be gone, with nothing of it under way.
+    ///
+    /// # Errors
+    /// What the disk says.
+    pub async fn delete_log(&self, log: TopicPartition) -> io::Result<()> {
+        let disk = self.0.env.disk();
+        let directory = self.log_path(log);
+        let entries = match disk.list(&directory).await {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        // The oldest segment last: a deletion that is cut short leaves a log that is shorter at its end, not one with a gap.
+        for entry in entries.iter().rev() {
+            disk.remove_file(&directory.join(&entry.name)).await?;
+        }
+        disk.sync_directory(&directory).await?;
+        let topic = directory.parent().expect("a log lies in its topic's directory").to_path_buf();
+        disk.remove_directory(&directory).await?;
+        disk.sync_directory(&topic).await?;
+        self.0.recovered.borrow_mut().remove(&log);
+        if disk.list(&topic).await?.is_empty() {
+            disk.remove_directory(&topic).await?;
+            disk.sync_directory(&self.0.path.join("topics")).await?;
+        }
+        Ok(())
+    }
+
+    /// Replaces this core's checkpoint with these entries, of all its logs here.
+    ///
+    /// # Errors
+    /// What the disk says; the checkpoint before it counts then.
+    pub async fn write_checkpoint(&self, broker_epoch: BrokerEpoch, entries: Vec<CheckpointEntry>) -> io::Result<()> {
+        let sequence = self.0.checkpoint_sequence.get() + 1;
+        self.0.checkpoint_sequence.set(sequence);
+        let letter = if sequence.is_multiple_of(2) { 'a' } else { 'b' };
+        let path = self.0.path.join(format!("checkpoint-{}.{letter}", self.0.core));
+        let bytes = Checkpoint { sequence, broker_epoch, entries }.encode();
+        self.0.env.disk().overwrite_file(&path, bytes).await
+    }
+
+    /// Leaves the marker of a clean stop. Everything of every core must be flushed, and the checkpoints written.
+    ///
+    /// # Errors
+    /// What the disk says; the stop isn't clean then.
+    pub async fn stop_cleanly(&self, broker_epoch: BrokerEpoch) -> io::Result<()> {
+        self.0.env.disk().replace_file(&self.0.path.join("clean-stop"), encode_marker(broker_epoch)).await
+    }
+
+    pub(crate) fn state(&self) -> &State<E> {
+        &self.0
+    }
+
+    /// What the last checkpoint said of a log.
+    pub(crate) fn take_checkpoint_entry(&self, log: TopicPartition) -> Option<CheckpointEntry> {
+        self.0.recovered.borrow_mut().remove(&log)
+    }
+
+    /// Where a log's files lie.
+    pub(crate) fn log_path(&self, log: TopicPartition) -> PathBuf {
+        self.0.path.join("topics").join(log.topic.to_string()).join(log.partition.to_string())
+    }
+}
+
+/// Names that may lie in a directory that isn't one of ours yet.
+fn is_ours_or_empty(name: &str) -> bool {
+    // A start that was cut short before the superblock leaves the lock and perhaps a temporary file.
+    name == "lost+found" || name == "lock" || name.starts_with("superblock")
+}
+
+async fn read_superblock<E: Env>(env: &E, path: &Path, request: &OpenRequest) -> Result<Superblock, OpenError> {
+    let file = path.join("superblock");
+    let bytes = env.disk().read_file(&file, SMALL_FILE_BYTES_MAX).await.map_err(|cause| OpenError::Io { path: file, cause })?;
+    let found = Superblock::decode(&bytes).map_err(|cause| OpenError::Superblock { path: path.to_path_buf(), cause })?;
+    if let Some(allowed) = request.cluster.filter(|allowed| *allowed != found.cluster) {
+        return Err(OpenError::ForeignCluster { path: path.to_path_buf(), found: found.cluster, allowed });
+    }
+    if found.host != request.host {
+        return Err(OpenError::ForeignHost { path: path.to_path_buf(), found: found.host, allowed: request.host });
+    }
+    Ok(found)
+}
+
+async fn write_superblock<E: Env>(env: &E, path: &Path, request: &OpenRequest) -> Result<Superblock, OpenError> {
+    let random = || u128::from(env.random()) << 64 | u128::from(env.random());
+    let superblock = Superblock {
+        cluster: request.cluster.unwrap_or_else(|| ClusterId(random())),
+        host: request.host,
+        directory: DirectoryId(random()),
+        format: FORMAT_VERSION,
+        features: 0,
+    };
+    let file = path.join("superblock");
+    env.disk().replace_file(&file, superblock.encode()).await.map_err(|cause| OpenError::Io { path: file, cause })?;
+    Ok(superblock)
+}
+
+impl<E: Env> Log<E> {
+    /// An empty log whose active segment's file exists.
+    pub(crate) fn assemble(
+        env: &E,
+        cache: &ChunkCache,
+        storage: StorageConfig,
+        name: TopicPartition,
+        directory: PathBuf,
+        config: LogConfig,
+        base: Offset,
+    ) -> Log<E> {
+        let metrics = cache.metrics();
+        let active = crate::segment::OpenSegment::new(env, &directory, base, None, config.index_interval_bytes, &metrics);
+        Log {
+            env: env.clone(),
+            name,
+            directory,
+            config,
+            storage,
+            cache: cache.clone(),
+            cache_key: cache.register(),
+            metrics,
+            offsets: crate::log::Offsets { log_start: base, flushed: base, written: base, log_end: base },
+            last_epoch: LeaderEpoch(-1),
+            sealed: Default::default(),
+            open: [active].into(),
+            prepared: None,
+            tail: crate::log::Tail::default(),
+            writer: Default::default(),
+            rate: Default::default(),
+            demand: Default::default(),
+            maintenance: Default::default(),
+            streams: Default::default(),
+            failure: None,
+        }
+    }
+
+    /// What a checkpoint says of this log now.
+    #[must_use]
+    pub fn checkpoint_entry(&self) -> CheckpointEntry {
+        let segments = self.open.iter().map(|segment| segment.checkpoint()).collect();
+        CheckpointEntry { log: self.name, log_start: self.offsets.log_start, segments }
+    }
+}

@@ -1,0 +1,152 @@
+//! Why appends, reads and logs fail, with the numbers.
+
+use std::fmt;
+use std::rc::Rc;
+
+use protocol::ids::{Offset, TopicPartition};
+
+/// Why an append was refused. Nothing has changed.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum AppendError {
+    /// The region has no piece of memory that the batch fits into.
+    #[error("no memory for a batch of {bytes} bytes: {free} bytes of the region are free")]
+    NoMemory {
+        /// Bytes asked for.
+        bytes: usize,
+        /// Bytes free, in pieces.
+        free: usize,
+    },
+    /// Too much is appended and not yet written.
+    #[error("{unwritten} bytes wait to be written, {batch} more would pass {allowed}")]
+    TooManyUnwritten {
+        /// Bytes that wait.
+        unwritten: usize,
+        /// Bytes of the batch.
+        batch: usize,
+        /// Bytes allowed.
+        allowed: usize,
+    },
+    /// Space for the batch, or the next segment, isn't allocated yet; maintenance does that.
+    #[error("space for {bytes} bytes at position {position} is not allocated yet")]
+    NotReady {
+        /// Bytes of the batch.
+        bytes: usize,
+        /// Position in the segment where they would go.
+        position: u64,
+    },
+    /// The batch is larger than any batch may be.
+    #[error("a batch of {bytes} bytes is larger than {allowed}")]
+    TooLarge {
+        /// Bytes of the batch.
+        bytes: usize,
+        /// Bytes allowed.
+        allowed: usize,
+    },
+    /// A write error or a failed flush has stopped the log.
+    #[error(transparent)]
+    Stopped(LogFailure),
+}
+
+/// What stopped a log for good: nothing is appended to it, and nothing acknowledged, until recovery has read it again.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("the log {log} stopped: {operation} at position {position} of segment {segment}: {cause}")]
+pub struct LogFailure {
+    /// The log.
+    pub log: TopicPartition,
+    /// What failed.
+    pub operation: &'static str,
+    /// Base offset of the segment.
+    pub segment: Offset,
+    /// Where in the segment.
+    pub position: u64,
+    /// What the system said.
+    pub cause: Rc<std::io::Error>,
+}
+
+/// Why a read failed.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum ReadError {
+    /// The offset isn't in the log.
+    #[error("offset {asked} is not between {log_start} and {log_end}")]
+    OutOfRange {
+        /// The offset asked for.
+        asked: Offset,
+        /// Where the log starts.
+        log_start: Offset,
+        /// Where the log ends.
+        log_end: Offset,
+    },
+    /// The region has no memory to read into.
+    #[error("no memory to read {bytes} bytes into")]
+    NoMemory {
+        /// Bytes asked for.
+        bytes: usize,
+    },
+    /// What came back from the disk isn't what was appended.
+    #[error("segment {segment} is damaged at byte {position}: {fault}")]
+    Corrupt {
+        /// Base offset of the segment.
+        segment: Offset,
+        /// The first byte of the bad batch.
+        position: u64,
+        /// What is wrong there.
+        fault: Fault,
+    },
+    /// The disk failed.
+    #[error("reading segment {segment} at byte {position}: {cause}")]
+    Io {
+        /// Base offset of the segment.
+        segment: Offset,
+        /// Where.
+        position: u64,
+        /// What the system said.
+        cause: Rc<std::io::Error>,
+    },
+}
+
+/// What is wrong with bytes that should be a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// The header can't be one.
+    Header(crate::header::HeaderFault),
+    /// The CRC is another.
+    Crc {
+        /// In the header.
+        stored: u32,
+        /// Over the bytes.
+        computed: u32,
+    },
+    /// The batch has another base offset than the one that follows its predecessor.
+    Offset {
+        /// What had to follow.
+        expected: Offset,
+        /// What is there.
+        found: Offset,
+    },
+    /// The leader epoch is lower than the predecessor's.
+    Epoch {
+        /// The predecessor's.
+        last: protocol::ids::LeaderEpoch,
+        /// This batch's.
+        found: protocol::ids::LeaderEpoch,
+    },
+    /// The segment ends inside the batch.
+    Truncated {
+        /// Bytes that the batch has.
+        size: usize,
+        /// Bytes that are there.
+        available: u64,
+    },
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Fault::Header(fault) => write!(f, "{fault}"),
+            Fault::Crc { stored, computed } => write!(f, "CRC {stored:08x} is stored, the bytes have {computed:08x}"),
+            Fault::Offset { expected, found } => write!(f, "base offset {found} where {expected} must follow"),
+            Fault::Epoch { last, found } => write!(f, "leader epoch {found} follows {last}"),
+            Fault::Truncated { size, available } => write!(f, "a batch of {size} bytes with {available} left"),
+        }
+    }
+}

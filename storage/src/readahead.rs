@@ -1,0 +1,192 @@
+//! Bytes of a segment on their way from the disk, in order, and the readers that go through a log one after the other.
+//!
+//! A stream belongs to one reader: what it has read and not yet given stays with it until the reader comes back, and once
+//! the reader has come back, further reads are started before they are asked for. Reads run as tasks of the core and hand their
+//! chunk over, so a read that is given up frees its memory when the kernel is done with it.
+
+use std::collections::VecDeque;
+use std::io;
+
+use protocol::ids::Offset;
+use runtime::local::{OnceReceiver, once};
+use runtime::{Chunk, ChunkSlice, Env, File};
+
+use crate::blocks::{BLOCK, block_ceiling, block_floor, in_file, in_memory};
+use crate::cache::ChunkCache;
+use crate::disk_read::Source;
+
+/// Largest single read, in bytes.
+pub(crate) const READ_BYTES_MAX: u64 = 1 << 20;
+/// Readers of one log whose place is kept.
+const STREAMS_MAX: usize = 8;
+
+/// The readers of one log, the one used last at the end.
+pub(crate) struct Streams<E: Env> {
+    streams: Vec<Stream<E>>,
+}
+
+impl<E: Env> Default for Streams<E> {
+    fn default() -> Self {
+        Streams { streams: Vec::new() }
+    }
+}
+
+impl<E: Env> Streams<E> {
+    /// The stream of the reader that goes on at `offset`.
+    pub(crate) fn take(&mut self, segment: Offset, offset: Offset) -> Option<Stream<E>> {
+        let index = self.streams.iter().position(|stream| stream.source.base == segment && stream.next_offset == offset)?;
+        Some(self.streams.remove(index))
+    }
+
+    pub(crate) fn put(&mut self, stream: Stream<E>) {
+        if self.streams.len() >= STREAMS_MAX {
+            self.streams.remove(0);
+        }
+        self.streams.push(stream);
+    }
+
+    /// Drops the streams that weren't used since the last call.
+    pub(crate) fn drop_idle(&mut self) {
+        self.streams.retain_mut(|stream| std::mem::replace(&mut stream.used, false));
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.streams.is_empty()
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.streams.clear();
+    }
+}
+
+/// One reader's place in a segment.
+pub(crate) struct Stream<E: Env> {
+    pub(crate) source: Source<E>,
+    pub(crate) next_offset: Offset,
+    /// Where the batch with `next_offset` starts.
+    pub(crate) position: u64,
+    used: bool,
+    buffers: VecDeque<Buffer>,
+}
+
+struct Buffer {
+    position: u64,
+    length: u64,
+    state: State,
+}
+
+enum State {
+    Reading(OnceReceiver<io::Result<ChunkSlice>>),
+    Read(ChunkSlice),
+}
+
+impl<E: Env> Stream<E> {
+    pub(crate) fn new(source: Source<E>, next_offset: Offset, position: u64) -> Stream<E> {
+        Stream { source, next_offset, position, used: true, buffers: VecDeque::new() }
+    }
+
+    /// Takes the segment as it is now. What was read of a last block that has grown since is given up.
+    pub(crate) fn update(&mut self, source: Source<E>) {
+        if source.end != self.source.end {
+            while self.buffers.back().is_some_and(|buffer| buffer.position + buffer.length > self.source.end) {
+                self.buffers.pop_back();
+            }
+        }
+        self.source = source;
+    }
+
+    /// Goes on from another place; what is buffered before it is given back.
+    pub(crate) fn advance(&mut self, next_offset: Offset, position: u64) {
+        self.next_offset = next_offset;
+        self.position = position;
+        self.used = true;
+        while self.buffers.front().is_some_and(|buffer| buffer.position + buffer.length <= position) {
+            self.buffers.pop_front();
+        }
+    }
+
+    /// Bytes asked for so far reach up to here.
+    fn requested_to(&self) -> u64 {
+        self.buffers.back().map_or(block_floor(self.position), |buffer| buffer.position + buffer.length)
+    }
+
+    /// Starts reads until those under way reach `to`, in steps of at most `step` bytes. `false` if memory is missing.
+    pub(crate) fn request(&mut self, env: &E, cache: &ChunkCache, to: u64, step: u64) -> bool {
+        let to = block_ceiling(to.min(self.source.end));
+        loop {
+            let from = self.requested_to();
+            if from >= to {
+                return true;
+            }
+            let length = (to - from).min(block_ceiling(step)).min(READ_BYTES_MAX);
+            let Some(chunk) = cache.take(in_memory(length)) else { return false };
+            self.buffers.push_back(Buffer {
+                position: from,
+                length,
+                state: State::Reading(self.start(env, cache, chunk, from, length)),
+            });
+        }
+    }
+
+    fn start(
+        &self,
+        env: &E,
+        cache: &ChunkCache,
+        chunk: Chunk,
+        position: u64,
+        length: u64,
+    ) -> OnceReceiver<io::Result<ChunkSlice>> {
+        let (sender, receiver) = once();
+        let file = self.source.file.file.clone();
+        cache.metrics().disk_read_bytes(length);
+        env.spawn(async move {
+            let (result, chunk) = file.read(chunk, position, in_memory(length)).await;
+            sender.send(result.map(|_| chunk.freeze()));
+        });
+        receiver
+    }
+
+    /// Waits until all bytes below `to` (at most those requested) are in memory; how far they go.
+    pub(crate) async fn wait(&mut self, to: u64) -> io::Result<u64> {
+        let mut available = self.position;
+        for buffer in &mut self.buffers {
+            if buffer.position >= to {
+                break;
+            }
+            if let State::Reading(receiver) = &mut buffer.state {
+                let slice = receiver.await.unwrap_or_else(|| Err(io::Error::other("the read was given up")))?;
+                buffer.state = State::Read(slice);
+            }
+            if let State::Read(slice) = &buffer.state {
+                available = buffer.position + in_file(slice.len());
+                if in_file(slice.len()) < buffer.length {
+                    break;
+                }
+            }
+        }
+        Ok(available.min(self.source.end))
+    }
+
+    /// The parts of `[from, to)` in order; the range has been waited for.
+    pub(crate) fn parts(&self, from: u64, to: u64) -> impl Iterator<Item = ChunkSlice> + '_ {
+        self.buffers.iter().filter_map(move |buffer| {
+            let State::Read(slice) = &buffer.state else { return None };
+            let start = from.max(buffer.position);
+            let end = to.min(buffer.position + in_file(slice.len()));
+            (start < end).then(|| slice.slice(in_memory(start - buffer.position)..in_memory(end - buffer.position)))
+        })
+    }
+
+    /// Copies bytes at `from`, which have been waited for, into `into`; how many there were.
+    pub(crate) fn copy(&self, from: u64, into: &mut [u8]) -> usize {
+        let mut copied = 0;
+        for part in self.parts(from, from + in_file(into.len())) {
+            into[copied..copied + part.len()].copy_from_slice(&part);
+            copied += part.len();
+        }
+        copied
+    }
+}
+
+/// Reads are whole blocks.
+const _: () = assert!(READ_BYTES_MAX.is_multiple_of(BLOCK));
