@@ -9,6 +9,7 @@
 //! - Working memory is the codec's window: 32 KiB, 64 KiB, at most 8 MiB for lz4; zstd reserves the frame's window, at most
 //!   128 MiB of address space of which it touches what it has put out.
 
+mod lz4;
 mod snappy;
 
 use std::io::{self, Read, Write};
@@ -160,24 +161,12 @@ pub fn decompress(codec: Codec, input: &[u8], bytes_max: usize) -> Result<Vec<u8
         Codec::None => Ok(input.to_vec()),
         Codec::Gzip => read_bounded(codec, flate2::bufread::MultiGzDecoder::new(input), input.len(), bytes_max),
         Codec::Snappy => snappy::decompress(input, bytes_max),
-        Codec::Lz4 => decompress_lz4(input, bytes_max),
+        Codec::Lz4 => lz4::decompress(input, bytes_max),
         Codec::Zstd => {
             let decoder = zstd::stream::read::Decoder::with_buffer(input).map_err(corrupt)?;
             read_bounded(codec, decoder, input.len(), bytes_max)
         }
     }
-}
-
-/// Frame after frame, as the decoder stops at the end of each.
-fn decompress_lz4(input: &[u8], bytes_max: usize) -> Result<Vec<u8>, CompressionError> {
-    let codec = Codec::Lz4;
-    let mut rest = input;
-    let mut output = Vec::new();
-    while !rest.is_empty() {
-        let mut decoder = lz4_flex::frame::FrameDecoder::new(&mut rest);
-        read_onto(codec, &mut decoder, input.len(), bytes_max, &mut output)?;
-    }
-    Ok(output)
 }
 
 fn read_bounded(codec: Codec, mut decoder: impl Read, bytes: usize, bytes_max: usize) -> Result<Vec<u8>, CompressionError> {
@@ -194,6 +183,8 @@ fn read_onto(
     output: &mut Vec<u8>,
 ) -> Result<(), CompressionError> {
     let left = bytes_max.saturating_sub(output.len());
+    // Room for a usual gain over what really came; it grows from there as output is made.
+    output.reserve(left.min(bytes.saturating_mul(4)));
     // One byte more than allowed tells "just fits" from "too large".
     let mut bounded = decoder.take(left as u64 + 1);
     bounded.read_to_end(output).map_err(|source| CompressionError::Corrupt { codec, bytes, source })?;

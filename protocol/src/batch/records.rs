@@ -112,6 +112,24 @@ impl<'a> BatchView<'a> {
         })
     }
 
+    /// The first record, in order of offset, whose timestamp isn't below `at`. Timestamps in a batch need not rise. Compressed
+    /// records are decompressed, to at most `bytes_max` bytes.
+    ///
+    /// # Errors
+    /// If the records can't be read.
+    pub fn find_timestamp(&self, at: Timestamp, bytes_max: usize) -> Result<Option<(Offset, Timestamp)>, BatchError> {
+        if self.max_timestamp() < at {
+            return Ok(None);
+        }
+        if self.attributes().timestamp_type() == TimestampType::LogAppendTime {
+            return Ok(Some((self.base_offset(), self.max_timestamp())));
+        }
+        match self.attributes().codec()? {
+            Codec::None => self.records()?.find_timestamp(at),
+            _ => self.records_in(&self.decompress(bytes_max)?)?.find_timestamp(at),
+        }
+    }
+
     /// The uncompressed bytes of the records, at most `bytes_max` of them.
     ///
     /// # Errors
@@ -145,6 +163,16 @@ impl<'a> Iterator for RecordIter<'a> {
 }
 
 impl<'a> RecordIter<'a> {
+    fn find_timestamp(self, at: Timestamp) -> Result<Option<(Offset, Timestamp)>, BatchError> {
+        for record in self {
+            let record = record?;
+            if record.timestamp >= at {
+                return Ok(Some((record.offset, record.timestamp)));
+            }
+        }
+        Ok(None)
+    }
+
     fn read_record(&mut self) -> Result<Record<'a>, RecordError> {
         let mut body = take_record(&mut self.left)?;
         let raw = read_fields(&mut body)?;
