@@ -72,7 +72,7 @@ pub trait Disk: Clone + 'static {
     /// Makes creations, removals and renames in `path` durable.
     fn sync_directory(&self, path: &Path) -> impl Future<Output = io::Result<()>>;
     /// Takes an exclusive advisory lock on the file at `path` (created if absent), writes `holder` into it, and holds it
-    /// until the process ends.
+    /// until the core stops, at the latest until the process ends.
     ///
     /// # Errors
     /// `WouldBlock` with the holder's text in the message if another process holds it.

@@ -39,7 +39,8 @@ pub trait Env: Clone + 'static {
     fn sleep(&self, delay: Duration) -> impl Future<Output = ()>;
     /// Lets other ready tasks of this core run once. Long loops call it at least every 0.5 ms.
     fn yield_now(&self) -> impl Future<Output = ()>;
-    /// Runs `work` off the core (CPU-heavy or blocking work) and gives its value back.
+    /// Runs `work` off the core (CPU-heavy or blocking work) and gives its value back. Begins when the future is first polled,
+    /// and then goes on to its end even if the future is dropped.
     ///
     /// The simulator runs it in place, after a virtual delay.
     fn offload<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> impl Future<Output = T>;

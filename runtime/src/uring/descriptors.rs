@@ -182,6 +182,14 @@ impl Table {
 }
 
 impl Pin {
+    /// A descriptor outside of any set, for scripted completions.
+    #[cfg(test)]
+    pub(super) fn alone(descriptor: OwnedFd) -> Pin {
+        let table = Descriptors::new(1).0;
+        table.open.set(1);
+        Pin(Rc::new(Opened { descriptor, table }))
+    }
+
     pub(super) fn as_raw_fd(&self) -> RawFd {
         self.0.descriptor.as_raw_fd()
     }

@@ -133,8 +133,9 @@ pub(super) struct Send {
     zero_copy: bool,
     /// The step under way was refused without a copy and goes again as a copy.
     copy_this_step: bool,
-    /// Bytes counted in `socket.zero_copy_bytes` for this send.
+    /// Bytes counted in `socket.zero_copy_bytes` for this send, and the parts that they are of.
     held: usize,
+    counted_parts: usize,
 }
 
 /// Connections that a listening socket has accepted and nobody has taken yet.
@@ -179,6 +180,20 @@ impl AcceptQueue {
 }
 
 impl Message {
+    /// The bytes that a message of the slot names, as the kernel would read them.
+    #[cfg(test)]
+    pub(super) fn bytes(message: &libc::msghdr) -> Vec<Vec<u8>> {
+        (0..message.msg_iovlen)
+            .map(|index| {
+                // SAFETY: the slot's message names live memory of the operation until its completion; the test has not completed it.
+                unsafe {
+                    let part = *message.msg_iov.add(index);
+                    std::slice::from_raw_parts(part.iov_base.cast::<u8>(), part.iov_len).to_vec()
+                }
+            })
+            .collect()
+    }
+
     fn new() -> Box<Message> {
         // SAFETY: all zeros is a valid iovec and a valid msghdr (null pointers, zero lengths).
         unsafe { Box::new(std::mem::zeroed()) }
@@ -322,7 +337,8 @@ impl Send {
                 SendPart::Owned(_) => None,
             })
             .collect();
-        let mut send = Send { socket, parts, holds, part: 0, offset: 0, zero_copy: false, copy_this_step: false, held: 0 };
+        let mut send =
+            Send { socket, parts, holds, part: 0, offset: 0, zero_copy: false, copy_this_step: false, held: 0, counted_parts: 0 };
         send.skip(0);
         send
     }
@@ -341,8 +357,11 @@ impl Send {
         {
             let rest = &slice[self.offset..];
             let memory = Memory { address: rest.as_ptr().cast_mut(), length: short(rest.len()), entry: slice.entry() };
-            self.held += rest.len();
-            self.socket.zero_copy_bytes.set(self.socket.zero_copy_bytes.get() + rest.len());
+            if self.counted_parts <= self.part {
+                self.counted_parts = self.part + 1;
+                self.held += rest.len();
+                self.socket.zero_copy_bytes.set(self.socket.zero_copy_bytes.get() + rest.len());
+            }
             return Submission::SendZeroCopy { descriptor, memory, more };
         }
         let mut count = 0;

@@ -311,3 +311,6 @@ fn id_of(user_data: u64) -> OperationId {
     let high = u32::try_from(user_data >> 32).expect("shifted");
     OperationId { index: low, generation: high }
 }
+
+#[cfg(test)]
+mod tests;

@@ -237,7 +237,8 @@ impl Ring {
             // The kernel must see the flag before the queue is looked at, or both sides could miss the other.
             std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
         }
-        state.uring.completion().is_empty()
+        // What overflowed the completion queue is kept by the kernel until it is entered again; no event tells of it.
+        state.uring.completion().is_empty() && !state.uring.submission().cq_overflow()
     }
 
     fn silence(&self) {

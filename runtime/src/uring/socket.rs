@@ -5,7 +5,7 @@
 //! (`readable`) holds no memory of the region.
 
 use std::cell::Cell;
-use std::future::{Future, poll_fn};
+use std::future::poll_fn;
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
@@ -176,18 +176,12 @@ impl Connection for RingConnection {
         (if ended_here { Err(closed()) } else { outcome.result }, chunk)
     }
 
-    fn send(&self, parts: SendParts) -> impl Future<Output = io::Result<()>> {
-        // Started here and not when first polled, so that sends keep the order of the calls.
-        let pending = self.0.usable().map(|socket| {
-            let send = Send::new(socket, parts);
-            (!send.is_done()).then(|| self.0.ring.start(Operation::Send(send)))
-        });
-        async move {
-            match pending? {
-                Some(pending) => pending.await.result.map(drop),
-                None => Ok(()),
-            }
+    async fn send(&self, parts: SendParts) -> io::Result<()> {
+        let send = Send::new(self.0.usable()?, parts);
+        if send.is_done() {
+            return Ok(());
         }
+        self.0.ring.start(Operation::Send(send)).await.result.map(drop)
     }
 
     fn unsent_bytes(&self) -> usize {
