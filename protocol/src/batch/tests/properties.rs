@@ -157,3 +157,15 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn t79_varints_that_take_more_than_their_bits_are_refused() {
+    let nines = |last: u8| [[0xff; 9].as_slice(), &[last]].concat();
+    assert_eq!(varint::read_i64(&mut &nines(1)[..]), Some(i64::MIN));
+    assert_eq!(varint::read_i64(&mut &nines(2)[..]), None);
+    assert_eq!(varint::read_i64(&mut &nines(0x81)[..]), None);
+    assert_eq!(varint::read_i32(&mut &[0xff, 0xff, 0xff, 0xff, 0x0f][..]), Some(i32::MIN));
+    assert_eq!(varint::read_i32(&mut &[0xff, 0xff, 0xff, 0xff, 0x10][..]), None);
+    // Longer than it must be, but within bounds: as Kafka reads it.
+    assert_eq!(varint::read_i32(&mut &[0x82, 0x80, 0x00][..]), Some(1));
+}
