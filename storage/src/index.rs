@@ -60,14 +60,14 @@ impl OffsetIndex {
         entry
     }
 
-    /// Takes over entries that were read back, and the bytes of log behind the last one.
-    pub(crate) fn restore(&mut self, entries: Vec<IndexEntry>, bytes_since_entry: u64) {
+    /// Takes over entries that were read back.
+    pub(crate) fn restore(&mut self, entries: Vec<IndexEntry>) {
         self.entries = entries;
-        self.bytes_since_entry = bytes_since_entry;
     }
 
-    pub(crate) fn bytes_since_entry(&self) -> u64 {
-        self.bytes_since_entry
+    /// Goes on behind the batch of the last entry, which has `size` bytes.
+    pub(crate) fn resume(&mut self, size: usize) {
+        self.bytes_since_entry = size as u64;
     }
 
     pub(crate) fn entries(&self) -> &[IndexEntry] {

@@ -132,7 +132,7 @@ impl IndexTail {
     }
 }
 
-async fn take_or_wait<E: Env>(env: &E, cache: &ChunkCache, bytes: usize) -> runtime::Chunk {
+pub(crate) async fn take_or_wait<E: Env>(env: &E, cache: &ChunkCache, bytes: usize) -> runtime::Chunk {
     loop {
         let freed = env.region().freed();
         let seen = freed.count();

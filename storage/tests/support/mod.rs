@@ -82,7 +82,8 @@ pub async fn try_append(env: &SimEnv, log: &mut Log<SimEnv>, epoch: i32, bytes: 
         match log.begin_append(&batch, stamp(env, epoch)) {
             Err(error @ AppendError::NotReady { .. }) => {
                 last = Some(error);
-                if maintain(env, log).await.is_err() {
+                // The first write gives a new segment its name; only then can its space grow.
+                if write(env, log).await.is_err() || maintain(env, log).await.is_err() {
                     return Err(AppendError::Stopped(log.failure().unwrap().clone()));
                 }
             }

@@ -1,0 +1,576 @@
+//! Recovery: a log is opened again after whatever ended it last.
+//!
+//! Sealed segments are trusted by their manifest; their batches are checked when they are read. Unsealed ones are scanned, from the last
+//! index entry that the checkpoint vouches for, or from their start. A batch is accepted only if it is whole, its CRC is right, its base
+//! offset is the expected one and its leader epoch isn't lower than the last; at the first that isn't, the log is cut.
+//!
+//! **No ghosts** (trap T88): segments behind the cut are removed and what lies behind it in its segment is zeroed, durably, before the log is
+//! given out. All that was accepted is flushed before it counts as flushed.
+
+use std::collections::VecDeque;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::time::Duration;
+
+use protocol::ids::{LeaderEpoch, Offset, Timestamp, TopicPartition};
+use protocol::limits::BLOCK_BYTES;
+use runtime::{Canary, Disk, Durability, Env, File};
+
+use crate::blocks::{BLOCK, block_ceiling, block_floor, in_file, in_memory};
+use crate::checkpoint::{CheckpointEntry, SegmentCheckpoint};
+use crate::config::LogConfig;
+use crate::directory::Directory;
+use crate::disk_read::{Scan, Source};
+use crate::error::{Fault, ReadError};
+use crate::header::{BatchHeader, HeaderFault};
+use crate::index::{INDEX_ENTRY_BYTES, IndexEntry};
+use crate::log::Log;
+use crate::maintenance::prepare;
+use crate::manifest::{MANIFEST_BYTES_MAX, Manifest, ManifestError};
+use crate::readahead::{READ_BYTES_MAX, Stream};
+use crate::segment::{NotedBatch, OpenSegment, SealedSegment, parse_segment_name, segment_path};
+use crate::time_index::{TIME_ENTRY_BYTES, TimeEntry};
+
+/// An index file is at most this large, in bytes.
+const INDEX_BYTES_MAX: usize = 1 << 30;
+/// Progress is reported after this much, in bytes.
+const REPORT_BYTES: u64 = 8 << 20;
+/// Space of a new active segment, in bytes.
+const NEW_SEGMENT_BYTES: u64 = 256 << 10;
+
+/// How far the recovery of one log is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RecoveryProgress {
+    /// Bytes scanned.
+    pub scanned: u64,
+    /// Bytes to scan at most: a segment's end is found only by getting there.
+    pub total: u64,
+}
+
+impl RecoveryProgress {
+    /// The time still needed at most, after `elapsed` for what is scanned; `None` as long as nothing is.
+    #[must_use]
+    pub fn remaining(&self, elapsed: Duration) -> Option<Duration> {
+        let left = self.total.saturating_sub(self.scanned);
+        let nanos = elapsed.as_nanos().checked_mul(u128::from(left))?.checked_div(u128::from(self.scanned))?;
+        u64::try_from(nanos).ok().map(Duration::from_nanos)
+    }
+}
+
+impl std::ops::AddAssign for RecoveryProgress {
+    fn add_assign(&mut self, other: RecoveryProgress) {
+        self.scanned += other.scanned;
+        self.total += other.total;
+    }
+}
+
+/// A log that was opened again.
+pub struct Recovered<E: Env> {
+    /// The log.
+    pub log: Log<E>,
+    /// What was cut off its end, if anything but unwritten space was found there.
+    pub cut: Option<Cut>,
+    /// Bytes that were scanned.
+    pub scanned: u64,
+}
+
+/// Where a log was cut, and why.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cut {
+    /// Base offset of the segment.
+    pub segment: Offset,
+    /// The first byte that isn't part of the log any more.
+    pub position: u64,
+    /// What is wrong there.
+    pub fault: Fault,
+    /// Later segments that were removed.
+    pub segments_removed: usize,
+}
+
+/// Why a log can't be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum RecoveryError {
+    /// It isn't here.
+    #[error("there is no log {log} in {directory}")]
+    Missing {
+        /// The log.
+        log: TopicPartition,
+        /// The data directory.
+        directory: PathBuf,
+    },
+    /// A segment is missing.
+    #[error("{directory}: a segment is missing: offset {expected} must follow, the next segment starts at {found}")]
+    Gap {
+        /// The log's directory.
+        directory: PathBuf,
+        /// The offset that must follow.
+        expected: Offset,
+        /// The base offset that is there.
+        found: Offset,
+    },
+    /// Bytes that were on stable storage, and vouched for, have changed.
+    #[error("{path} is damaged at byte {position}, which a checkpoint or a seal vouches for: {fault}")]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// Where.
+        position: u64,
+        /// What is wrong there.
+        fault: Fault,
+    },
+    /// A file that this version can't read.
+    #[error("{path}: {reason}")]
+    Manifest {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        reason: String,
+    },
+    /// The disk failed.
+    #[error("{path}: {cause}")]
+    Io {
+        /// The file or directory.
+        path: PathBuf,
+        /// What the system said.
+        cause: Rc<io::Error>,
+    },
+}
+
+/// Where a scan is.
+struct Place {
+    expected: Offset,
+    last_epoch: LeaderEpoch,
+}
+
+/// How the scan of a segment ended.
+struct End {
+    position: u64,
+    fault: Option<Fault>,
+    /// The bytes of the last, partial block.
+    partial: Box<[u8]>,
+}
+
+struct Files {
+    /// Base offset and size of each log file, ascending.
+    logs: Vec<(Offset, u64)>,
+    manifests: Vec<Offset>,
+}
+
+impl<E: Env> Directory<E> {
+    /// Opens a log again. `progress` is called now and then; it mustn't block.
+    ///
+    /// # Errors
+    /// See [`RecoveryError`]. The log's files are as they were, or cut where they were torn.
+    pub async fn recover_log(
+        &self,
+        log: TopicPartition,
+        config: LogConfig,
+        mut progress: impl FnMut(RecoveryProgress),
+    ) -> Result<Recovered<E>, RecoveryError> {
+        let state = self.state();
+        let entry = self.take_checkpoint_entry(log);
+        let mut recovery = Recovery {
+            env: &state.env,
+            directory: self.log_path(log),
+            log: Log::assemble(&state.env, &state.cache, state.storage.get(), log, self.log_path(log), config, Offset(0)),
+            progress: RecoveryProgress::default(),
+            reported: 0,
+        };
+        recovery.log.open.clear();
+        let files = recovery.list().await?;
+        if files.logs.is_empty() {
+            return Err(RecoveryError::Missing { log, directory: self.path().to_path_buf() });
+        }
+        let result = recovery.run(files, entry, &mut progress).await?;
+        progress(recovery.progress);
+        Ok(Recovered { log: recovery.log, cut: result, scanned: recovery.progress.scanned })
+    }
+}
+
+struct Recovery<'a, E: Env> {
+    env: &'a E,
+    directory: PathBuf,
+    log: Log<E>,
+    progress: RecoveryProgress,
+    reported: u64,
+}
+
+impl<E: Env> Recovery<'_, E> {
+    async fn run(
+        &mut self,
+        files: Files,
+        entry: Option<CheckpointEntry>,
+        progress: &mut impl FnMut(RecoveryProgress),
+    ) -> Result<Option<Cut>, RecoveryError> {
+        let first = files.logs[0].0;
+        let (sealed, mut place) = self.sealed_prefix(&files).await?;
+        let unsealed = &files.logs[sealed..];
+        let checkpoints = entry.as_ref().map_or(&[][..], |entry| &entry.segments);
+        self.progress.total = unsealed.iter().map(|(_, bytes)| bytes).sum();
+        let mut cut = None;
+        for (index, (base, bytes)) in unsealed.iter().copied().enumerate() {
+            if base != place.expected {
+                return Err(RecoveryError::Gap { directory: self.directory.clone(), expected: place.expected, found: base });
+            }
+            let next_base = unsealed.get(index + 1).map(|(base, _)| *base);
+            let checkpoint = checkpoints.iter().find(|checkpoint| checkpoint.base == base);
+            let (mut segment, end) = self.scan_segment(base, bytes, checkpoint, &mut place, next_base, progress).await?;
+            segment.set_end(end.position, bytes);
+            let complete = next_base == Some(place.expected);
+            if complete {
+                self.flush(&segment).await?;
+                self.log.open.push_back(segment);
+                continue;
+            }
+            let later = &unsealed[index + 1..];
+            let overlap = Fault::Offset { expected: place.expected, found: next_base.unwrap_or(place.expected) };
+            let fault = end.fault.unwrap_or(overlap);
+            if later.iter().any(|(base, _)| files.manifests.binary_search(base).is_ok()) {
+                // A later segment was sealed, so this one was whole and on stable storage then.
+                let path = segment_path(&self.directory, base, "log");
+                return Err(RecoveryError::Damaged { path, position: end.position, fault });
+            }
+            self.remove_segments(later).await?;
+            self.clear_behind(&mut segment, bytes, &end.partial).await?;
+            self.log.open.push_back(segment);
+            self.log.tail.partial = end.partial;
+            let torn = fault != Fault::Header(HeaderFault::Zeros) || !later.is_empty();
+            cut = torn.then_some(Cut { segment: base, position: end.position, fault, segments_removed: later.len() });
+            break;
+        }
+        if self.log.open.is_empty() {
+            self.begin_segment(place.expected).await?;
+        }
+        let end = place.expected;
+        let log_start = entry.map_or(first, |entry| entry.log_start).clamp(first, end);
+        self.log.offsets = crate::log::Offsets { log_start, flushed: end, written: end, log_end: end };
+        self.log.last_epoch = place.last_epoch;
+        Ok(cut)
+    }
+
+    fn io_error(path: &Path) -> impl FnOnce(io::Error) -> RecoveryError + use<E> {
+        let path = path.to_path_buf();
+        move |cause| RecoveryError::Io { path, cause: Rc::new(cause) }
+    }
+
+    /// What lies there; leftovers are removed.
+    async fn list(&self) -> Result<Files, RecoveryError> {
+        let disk = self.env.disk();
+        let failed = || Self::io_error(&self.directory);
+        let entries = match disk.list(&self.directory).await {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+            Err(error) => return Err(failed()(error)),
+        };
+        let mut files = Files { logs: Vec::new(), manifests: Vec::new() };
+        let mut removed = false;
+        for entry in entries {
+            match parse_segment_name(&entry.name) {
+                Some((base, "log")) => files.logs.push((base, entry.length)),
+                Some((base, "manifest")) => files.manifests.push(base),
+                Some((_, "index" | "timeindex")) => {}
+                _ => {
+                    disk.remove_file(&self.directory.join(&entry.name)).await.map_err(failed())?;
+                    removed = true;
+                }
+            }
+        }
+        if removed {
+            disk.sync_directory(&self.directory).await.map_err(failed())?;
+        }
+        files.logs.sort_unstable();
+        files.manifests.sort_unstable();
+        Ok(files)
+    }
+
+    /// How many segments at the front are sealed, and where the log goes on behind them.
+    async fn sealed_prefix(&mut self, files: &Files) -> Result<(usize, Place), RecoveryError> {
+        let mut sealed = files.logs.iter().take_while(|(base, _)| files.manifests.binary_search(base).is_ok()).count();
+        let mut place = Place { expected: files.logs[0].0, last_epoch: LeaderEpoch(-1) };
+        while let Some(last) = sealed.checked_sub(1) {
+            let (base, bytes) = files.logs[last];
+            let path = segment_path(&self.directory, base, "manifest");
+            let read = self.env.disk().read_file(&path, MANIFEST_BYTES_MAX).await.map_err(Self::io_error(&path))?;
+            match Manifest::decode(&read) {
+                Ok(manifest) if manifest.base == base && manifest.log_bytes == bytes => {
+                    let last_epoch = manifest.epochs.last().map_or(LeaderEpoch(-1), |(epoch, _)| *epoch);
+                    place = Place { expected: manifest.end, last_epoch };
+                    break;
+                }
+                Err(error @ ManifestError::Version(_)) => {
+                    return Err(RecoveryError::Manifest { path, reason: error.to_string() });
+                }
+                // A manifest that can't be trusted makes its segment an unsealed one: it is scanned and sealed anew.
+                Ok(_) => tracing::warn!(path = %path.display(), "the manifest doesn't fit its log file; the segment is scanned"),
+                Err(error) => tracing::warn!(path = %path.display(), %error, "the segment is scanned"),
+            }
+            sealed = last;
+        }
+        let metrics = self.log.metrics();
+        for (index, (base, size)) in files.logs[..sealed].iter().copied().enumerate() {
+            let end = if index + 1 < sealed { files.logs[index + 1].0 } else { place.expected };
+            let file = self.env.disk().file(segment_path(&self.directory, base, "log"), false);
+            let file = crate::file::SegmentFile::new(file, metrics.clone());
+            self.log.sealed.push_back(SealedSegment { base, end, size, file, max_timestamp: None });
+        }
+        Ok((sealed, place))
+    }
+
+    /// Scans an unsealed segment up to its end, or up to the batch that the next segment starts with.
+    async fn scan_segment(
+        &mut self,
+        base: Offset,
+        bytes: u64,
+        checkpoint: Option<&SegmentCheckpoint>,
+        place: &mut Place,
+        next_base: Option<Offset>,
+        progress: &mut impl FnMut(RecoveryProgress),
+    ) -> Result<(OpenSegment<E>, End), RecoveryError> {
+        let interval = self.log.config.index_interval_bytes;
+        let mut segment = OpenSegment::new(self.env, &self.directory, base, None, interval, &self.log.metrics);
+        let start = match checkpoint {
+            Some(checkpoint) => self.restore_indexes(&mut segment, checkpoint).await?,
+            None => None,
+        };
+        // The last entry that the checkpoint vouches for: its batch is there, or the log is damaged.
+        let mut vouched = start.map(|entry| base.plus(entry.relative_offset));
+        let mut position = start.map_or(0, |entry| u64::from(entry.position));
+        let source = Source { base, end: bytes, file: segment.file.clone() };
+        let stream = Stream::new(source, place.expected, position);
+        let cache = self.log.cache.clone();
+        let mut scan = Scan { env: self.env, cache: &cache, stream, read_ahead: true, since_yield: 0 };
+        self.progress.total -= position.min(self.progress.total);
+        let fault = loop {
+            if next_base.is_some_and(|next| place.expected >= next) {
+                break None;
+            }
+            let header = match batch_or_fault(&mut scan, position).await {
+                Ok(Ok(header)) => header,
+                Ok(Err(fault)) => break Some(fault),
+                Err(cause) => return Err(RecoveryError::Io { path: segment_path(&self.directory, base, "log"), cause }),
+            };
+            if let Some(last_offset) = vouched {
+                if header.last_offset() != last_offset {
+                    break Some(Fault::Offset { expected: last_offset, found: header.last_offset() });
+                }
+                place.expected = header.base_offset;
+            }
+            if let Some(fault) = self.misplaced(&header, place) {
+                break Some(fault);
+            }
+            if vouched.take().is_some() {
+                segment.resume_behind(&header, position);
+            } else {
+                segment.note(NotedBatch::of(&header), position);
+            }
+            let first_seen = if header.max_timestamp.0 > 0 { header.max_timestamp } else { self.env.wall_clock() };
+            segment.first_append.get_or_insert(first_seen.min(self.env.wall_clock()));
+            place.expected = header.next_offset();
+            place.last_epoch = place.last_epoch.max(header.leader_epoch);
+            position += in_file(header.size);
+            scan.stream.advance(place.expected, position);
+            self.report(in_file(header.size), progress);
+        };
+        if let (Some(_), Some(fault)) = (vouched, fault) {
+            return Err(RecoveryError::Damaged { path: segment_path(&self.directory, base, "log"), position, fault });
+        }
+        let partial = self.partial_block(&mut scan, position).await?;
+        Ok((segment, End { position, fault, partial }))
+    }
+
+    fn misplaced(&self, header: &BatchHeader, place: &Place) -> Option<Fault> {
+        if header.base_offset != place.expected {
+            return Some(Fault::Offset { expected: place.expected, found: header.base_offset });
+        }
+        if header.leader_epoch < place.last_epoch && !self.env.canary(Canary::RecoveryWithoutEpochCheck) {
+            return Some(Fault::Epoch { last: place.last_epoch, found: header.leader_epoch });
+        }
+        None
+    }
+
+    fn report(&mut self, bytes: u64, progress: &mut impl FnMut(RecoveryProgress)) {
+        self.progress.scanned += bytes;
+        if self.progress.scanned - self.reported >= REPORT_BYTES {
+            self.reported = self.progress.scanned;
+            progress(self.progress);
+        }
+    }
+
+    /// The bytes of the last block that belong to the log.
+    async fn partial_block(&self, scan: &mut Scan<'_, E>, position: u64) -> Result<Box<[u8]>, RecoveryError> {
+        let block = block_floor(position);
+        let length = in_memory(position - block);
+        if length == 0 {
+            return Ok(Box::default());
+        }
+        let path = segment_path(&self.directory, scan.stream.source.base, "log");
+        let chunk = crate::seal::take_or_wait(self.env, scan.cache, BLOCK_BYTES).await;
+        let (result, chunk) = scan.stream.source.file.file.read(chunk, block, BLOCK_BYTES).await;
+        result.map_err(Self::io_error(&path))?;
+        let bytes = chunk.as_bytes().get(..length);
+        bytes
+            .map(Box::from)
+            .ok_or_else(|| Self::io_error(&path)(io::Error::new(io::ErrorKind::UnexpectedEof, "the file got shorter")))
+    }
+
+    /// Takes over the index entries that the checkpoint vouches for; the last of them. `None`: the segment is scanned whole.
+    async fn restore_indexes(
+        &self,
+        segment: &mut OpenSegment<E>,
+        checkpoint: &SegmentCheckpoint,
+    ) -> Result<Option<IndexEntry>, RecoveryError> {
+        segment.first_append = Some(checkpoint.first_append).filter(|first| *first != Timestamp::NONE);
+        let persisted = checkpoint.persisted;
+        if persisted.entries == 0 {
+            return Ok(None);
+        }
+        let index = self.read_index("index", segment.base, persisted.entries * INDEX_ENTRY_BYTES, persisted.entries_crc).await?;
+        let times = self
+            .read_index("timeindex", segment.base, persisted.time_entries * TIME_ENTRY_BYTES, persisted.time_entries_crc)
+            .await?;
+        let (Some(index), Some(times)) = (index, times) else { return Ok(None) };
+        let entries: Vec<IndexEntry> = index.as_chunks().0.iter().map(|bytes| IndexEntry::from_bytes(*bytes)).collect();
+        let times: Vec<TimeEntry> = times.as_chunks().0.iter().map(|bytes| TimeEntry::from_bytes(*bytes)).collect();
+        let last = entries.last().copied();
+        segment.index.restore(entries);
+        let max = times
+            .last()
+            .map_or((Timestamp::NONE, segment.base), |last| (last.timestamp, segment.base.plus(last.relative_offset)));
+        segment.time_index.restore(times, max.0, max.1);
+        segment.epochs = checkpoint.epochs.clone();
+        segment.persisted = persisted;
+        Ok(last)
+    }
+
+    /// The first `bytes` of an index file, if it has them and their CRC is right. A missing index is no damage: it is made anew.
+    async fn read_index(&self, extension: &str, base: Offset, bytes: usize, crc: u32) -> Result<Option<Vec<u8>>, RecoveryError> {
+        let path = segment_path(&self.directory, base, extension);
+        if bytes == 0 {
+            return Ok(Some(Vec::new()));
+        }
+        let mut read = match self.env.disk().read_file(&path, INDEX_BYTES_MAX).await {
+            Ok(read) => read,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+            Err(error) => return Err(Self::io_error(&path)(error)),
+        };
+        read.truncate(bytes);
+        if read.len() < bytes || crc32c::crc32c(&read) != crc {
+            tracing::warn!(path = %path.display(), "the index is missing or damaged; it is made anew from the log");
+            return Ok(None);
+        }
+        Ok(Some(read))
+    }
+
+    async fn flush(&self, segment: &OpenSegment<E>) -> Result<(), RecoveryError> {
+        let path = segment_path(&self.directory, segment.base, "log");
+        segment.file.flush().await.map_err(Self::io_error(&path))
+    }
+
+    /// Removes segments, the last first, durably.
+    async fn remove_segments(&self, segments: &[(Offset, u64)]) -> Result<(), RecoveryError> {
+        let disk = self.env.disk();
+        for (base, _) in segments.iter().rev() {
+            for extension in ["manifest", "timeindex", "index", "log"] {
+                let path = segment_path(&self.directory, *base, extension);
+                match disk.remove_file(&path).await {
+                    Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(Self::io_error(&path)(error)),
+                    _ => {}
+                }
+            }
+            disk.sync_directory(&self.directory).await.map_err(Self::io_error(&self.directory))?;
+        }
+        Ok(())
+    }
+
+    /// Zeroes what lies behind the segment's end, durably.
+    async fn clear_behind(&self, segment: &mut OpenSegment<E>, bytes: u64, partial: &[u8]) -> Result<(), RecoveryError> {
+        let path = segment_path(&self.directory, segment.base, "log");
+        let file = &segment.file.file;
+        let failed = || Self::io_error(&path);
+        if !self.env.canary(Canary::RecoveryWithoutEpochCheck) {
+            if !bytes.is_multiple_of(BLOCK) {
+                file.allocate(block_floor(bytes), BLOCK).await.map_err(failed())?;
+                segment.allocated = block_ceiling(bytes);
+            }
+            if !partial.is_empty() {
+                let mut block = crate::seal::take_or_wait(self.env, &self.log.cache, BLOCK_BYTES).await;
+                block.append(partial);
+                let padding = BLOCK_BYTES - partial.len();
+                block.writable()[..padding].fill(0);
+                block.publish(padding);
+                let position = segment.appended - in_file(partial.len());
+                file.write(block.freeze(), position, Durability::Device).await.map_err(failed())?;
+            }
+            let from = block_ceiling(segment.appended);
+            if from < segment.allocated {
+                file.zero_range(from, segment.allocated - from).await.map_err(failed())?;
+            }
+        }
+        segment.file.flush().await.map_err(failed())
+    }
+
+    /// A new active segment behind sealed ones.
+    async fn begin_segment(&mut self, base: Offset) -> Result<(), RecoveryError> {
+        let path = segment_path(&self.directory, base, "log");
+        let metrics = self.log.metrics();
+        prepare(self.env, &path, &self.directory, NEW_SEGMENT_BYTES, &metrics).await.map_err(Self::io_error(&path))?;
+        let interval = self.log.config.index_interval_bytes;
+        let mut segment = OpenSegment::new(self.env, &self.directory, base, None, interval, &metrics);
+        segment.allocated = NEW_SEGMENT_BYTES;
+        self.log.open = VecDeque::from([segment]);
+        Ok(())
+    }
+}
+
+impl<E: Env> OpenSegment<E> {
+    /// All up to `position` was found on the disk.
+    fn set_end(&mut self, position: u64, bytes: u64) {
+        self.appended = position;
+        self.submitted = position;
+        self.written = position;
+        self.flushed = position;
+        self.allocated = block_ceiling(bytes);
+        self.frontier = block_ceiling(position);
+    }
+
+    /// Goes on behind the batch of the last index entry, which is noted already.
+    fn resume_behind(&mut self, header: &BatchHeader, position: u64) {
+        self.index.resume(header.size);
+        if self.epochs.last().is_none_or(|(epoch, _)| *epoch < header.leader_epoch) {
+            self.epochs.push((header.leader_epoch, header.base_offset));
+        }
+        self.appended = position + in_file(header.size);
+    }
+}
+
+impl NotedBatch {
+    fn of(header: &BatchHeader) -> NotedBatch {
+        NotedBatch {
+            base_offset: header.base_offset,
+            last_offset: header.last_offset(),
+            leader_epoch: header.leader_epoch,
+            max_timestamp: header.max_timestamp,
+            size: header.size,
+        }
+    }
+}
+
+/// The whole, checked batch at `position`, or what is wrong there; waits for memory.
+async fn batch_or_fault<E: Env>(scan: &mut Scan<'_, E>, position: u64) -> Result<Result<BatchHeader, Fault>, Rc<io::Error>> {
+    let end_of_file = Fault::Header(HeaderFault::Zeros);
+    loop {
+        if position >= scan.stream.source.end {
+            return Ok(Err(end_of_file));
+        }
+        let freed = scan.env.region().freed();
+        let seen = freed.count();
+        match scan.batch_at(position, READ_BYTES_MAX).await {
+            Ok(header) => return Ok(Ok(header)),
+            Err(ReadError::Corrupt { fault, .. }) => return Ok(Err(fault)),
+            Err(ReadError::NoMemory { .. }) => freed.changed(seen).await,
+            Err(ReadError::Io { cause, .. }) => return Err(cause),
+            Err(ReadError::OutOfRange { asked, .. }) => unreachable!("a scan doesn't ask for offsets, not even {asked}"),
+        }
+    }
+}
