@@ -8,7 +8,9 @@ pub mod checker;
 pub mod disk;
 pub mod env;
 pub mod network;
+pub mod powercut;
 pub mod random;
+pub mod real;
 pub mod world;
 
 pub use disk::{Crash, DiskCounters, DiskFaults, Sectors};

@@ -17,6 +17,8 @@ pub const FUNCTION_LINES_MAX: usize = 75;
 pub const TEST_FUNCTION_LINES_MAX: usize = 120;
 /// Lines of a file's header, at most.
 pub const HEADER_LINES_MAX: usize = 20;
+/// Lines of a crate's documentation, at most.
+pub const CRATE_HEADER_LINES_MAX: usize = 40;
 
 /// Parts of names that say too little, or say it in another product's words, with what to write.
 const UNWANTED_PARTS: &[(&str, &str)] = &[
@@ -200,8 +202,11 @@ pub fn headers(sources: &[Source]) -> Vec<String> {
         let header = lines.skip_while(|line| line.is_empty()).take_while(|line| line.starts_with("//!")).count();
         if header == 0 {
             broken.push(format!("{}: no header: what it is, on which core, who calls it, its invariants", source.path));
-        } else if header > HEADER_LINES_MAX {
-            broken.push(format!("{}: a header of {header} lines: the bound is {HEADER_LINES_MAX}", source.path));
+            continue;
+        }
+        let bound = if source.path.ends_with("/src/lib.rs") { CRATE_HEADER_LINES_MAX } else { HEADER_LINES_MAX };
+        if header > bound {
+            broken.push(format!("{}: a header of {header} lines: the bound is {bound}", source.path));
         }
     }
     broken
@@ -255,7 +260,7 @@ mod tests {
         assert_eq!(count("fn target() { let get = 1; }"), 0);
         assert_eq!(count("struct MsgQueue;"), 1);
         assert_eq!(count("fn read_lso() {}"), 1);
-        assert_eq!(count("struct Message;"), 1);
+        assert_eq!(count("pub struct Message;"), 1);
         assert_eq!(count("mod utils;"), 1);
         assert_eq!(count("fn t7_short() {}"), 1);
         assert_eq!(count("fn t07_long() {}"), 0);
