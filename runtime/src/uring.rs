@@ -18,4 +18,5 @@ pub use disk::RingDisk;
 pub use environment::{CoreConfig, CoreError, Registration, RingEnv, Spin, run_core};
 pub use file::RingFile;
 pub use metrics::Metrics;
+pub use probe::{KERNEL_MIN, NoRing, Probe, RingProbe, probe};
 pub use socket::{RingConnection, RingListener, RingTransport, SocketConfig};

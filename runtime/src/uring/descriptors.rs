@@ -11,8 +11,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::rc::{Rc, Weak};
 
-use super::operation::Operation;
-use super::ring::Ring;
+use super::operation::{Operation, Target};
+use super::ring::{RegisteredFile, Ring};
 use crate::local::Notify;
 
 /// The bounded set of open descriptors of one core.
@@ -42,6 +42,8 @@ pub(super) struct FileState {
 }
 
 struct Opened {
+    /// Goes before the descriptor: the ring's table must not keep a closed file open.
+    registered: Option<RegisteredFile>,
     descriptor: OwnedFd,
     table: Rc<Table>,
 }
@@ -120,7 +122,8 @@ impl Descriptors {
         let Some(Operation::Open { opened: Some(descriptor), .. }) = outcome.operation else {
             return Err(io::Error::other("an open ended without a descriptor"));
         };
-        let opened = Rc::new(Opened { descriptor, table: self.0.clone() });
+        let registered = ring.register_file(&descriptor);
+        let opened = Rc::new(Opened { registered, descriptor, table: self.0.clone() });
         opening.succeeded();
         file.create.set(false);
         file.used.set(true);
@@ -187,11 +190,15 @@ impl Pin {
     pub(super) fn alone(descriptor: OwnedFd) -> Pin {
         let table = Descriptors::new(1).0;
         table.open.set(1);
-        Pin(Rc::new(Opened { descriptor, table }))
+        Pin(Rc::new(Opened { registered: None, descriptor, table }))
     }
 
     pub(super) fn as_raw_fd(&self) -> RawFd {
         self.0.descriptor.as_raw_fd()
+    }
+
+    pub(super) fn target(&self) -> Target {
+        RegisteredFile::target(self.0.registered.as_ref(), &self.0.descriptor)
     }
 }
 

@@ -17,6 +17,7 @@ use glommio::io::BufferedFile;
 use glommio::{LocalExecutorBuilder, Placement, PoolPlacement};
 use protocol::ids::Timestamp;
 use protocol::limits;
+use rustix::thread::CpuSet;
 
 use super::disk::RingDisk;
 use super::memory::Region;
@@ -161,8 +162,8 @@ where
 {
     // The executor would panic or hang without io_uring, so it is tried first.
     drop(build(config.ring_entries).map_err(|error| super::probe::explain_no_ring(&error))?);
-    super::probe::check_locked_memory(EXECUTOR_LOCKED_BYTES)?;
-    let before = config.cpu.map(|_| rustix::thread::sched_getaffinity(None));
+    super::probe::check_locked_memory()?;
+    let before = config.cpu.and_then(|_| rustix::thread::sched_getaffinity(None).ok());
     let placement = config.cpu.map_or(Placement::Unbound, Placement::Fixed);
     let executor = LocalExecutorBuilder::new(placement)
         .name(&config.name)
@@ -177,22 +178,22 @@ where
             None => CoreError::Executor(error.to_string()),
         })?;
     let result = executor.run(async move {
-        let (core, driver) = Driver::start(&config)?;
+        let (core, driver) = Driver::start(&config, before.as_ref())?;
         let value = main(core.clone()).await;
         driver.stop(core).await;
         Ok(value)
     });
     drop(executor);
-    if let Some(Ok(before)) = before {
+    if let Some(before) = before {
         // A thread that is used for something else afterwards gets its processors back; if not, it stays pinned.
         let _ = rustix::thread::sched_setaffinity(None, &before);
     }
     result
 }
 
-/// What glommio's own three rings lock.
-const EXECUTOR_LOCKED_BYTES: u64 = 512 << 10;
 const EXECUTOR_RING_DEPTH: usize = 64;
+/// Listening sockets of a core, for the size of a table only.
+const LISTENERS_MAX: usize = 16;
 /// How long a core that stops waits for the kernel to give its memory back.
 const STOP_WAIT: Duration = Duration::from_secs(2);
 
@@ -203,13 +204,17 @@ struct Driver {
 }
 
 impl Driver {
-    fn start(config: &CoreConfig) -> Result<(RingEnv, Driver), CoreError> {
+    fn start(config: &CoreConfig, processors: Option<&CpuSet>) -> Result<(RingEnv, Driver), CoreError> {
         let system = |error: io::Error| CoreError::Executor(error.to_string());
         let eventfd = eventfd().map_err(system)?;
         let awaited = eventfd.try_clone().map_err(system)?;
         let region =
             Region::map(config.memory_bytes).map_err(|source| CoreError::Region { bytes: config.memory_bytes, source })?;
         let (ring, registered) = make_ring(config, &region, &eventfd)?;
+        if let Some(processors) = processors {
+            // Else flushes and allocations, which kernel threads do, would wait for this very thread to sleep.
+            ring.spread_workers(processors).map_err(system)?;
+        }
         let tasks = Tasks::default();
         let disk = RingDisk::new(&ring, &tasks, config.descriptors_max);
         let transport = RingTransport::new(ring.clone(), config.sockets);
@@ -274,7 +279,8 @@ fn make_ring(config: &CoreConfig, region: &Region, eventfd: &OwnedFd) -> Result<
         bytes_per_connection_max: limits::ZERO_COPY_BYTES_PER_CONNECTION_MAX,
         region_divisor: limits::ZERO_COPY_REGION_DIVISOR,
     };
-    let made = Ring::new(&RingConfig { entries: config.ring_entries, rules }, eventfd.as_raw_fd());
+    let made =
+        Ring::new(&RingConfig { entries: config.ring_entries, files: registered_files(config), rules }, eventfd.as_raw_fd());
     let ring = made.map_err(|error| super::probe::explain_no_ring(&error))?;
     let Err(error) = ring.register(region) else { return Ok((ring, true)) };
     let needed_bytes = u64::try_from(region.bytes()).unwrap_or(u64::MAX);
@@ -290,6 +296,13 @@ fn make_ring(config: &CoreConfig, region: &Region, eventfd: &OwnedFd) -> Result<
         "the region is not registered: I/O costs more, sends are copied; raise LimitMEMLOCK or give CAP_IPC_LOCK"
     );
     Ok((ring, false))
+}
+
+/// Places for every file and connection of a core, as far as the process may have descriptors (the kernel's own bound).
+fn registered_files(config: &CoreConfig) -> u32 {
+    let wanted = config.descriptors_max + limits::CONNECTIONS_PER_CORE_MAX + LISTENERS_MAX;
+    let allowed = super::probe::descriptors_limit();
+    u32::try_from(wanted).unwrap_or(u32::MAX).min(u32::try_from(allowed).unwrap_or(u32::MAX))
 }
 
 fn seed() -> io::Result<u64> {

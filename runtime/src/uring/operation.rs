@@ -12,7 +12,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::ffi::CString;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{FromRawFd, OwnedFd};
 use std::rc::Rc;
 use std::task::Waker;
 
@@ -21,6 +21,7 @@ use smallvec::SmallVec;
 
 use super::descriptors::Pin;
 use super::memory::{Chunk, ChunkSlice, Hold};
+use super::ring::RegisteredFile;
 use crate::transport::{SendPart, SendParts};
 
 /// IORING_CQE_F_MORE: this operation posts more completions.
@@ -47,16 +48,23 @@ pub(super) struct Completion {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Submission {
     Open { path: *const libc::c_char, flags: i32 },
-    Read { descriptor: RawFd, memory: Memory, position: u64 },
-    Write { descriptor: RawFd, memory: Memory, position: u64, durable: bool },
-    Flush { descriptor: RawFd },
-    Allocate { descriptor: RawFd, mode: i32, position: u64, length: u64 },
-    Readable { descriptor: RawFd },
-    Receive { descriptor: RawFd, memory: Memory, poll_first: bool },
-    SendMessage { descriptor: RawFd, message: *const libc::msghdr, more: bool },
-    SendZeroCopy { descriptor: RawFd, memory: Memory, more: bool },
-    Accept { descriptor: RawFd },
+    Read { target: Target, memory: Memory, position: u64 },
+    Write { target: Target, memory: Memory, position: u64, durable: bool },
+    Flush { target: Target },
+    Allocate { target: Target, mode: i32, position: u64, length: u64 },
+    Readable { target: Target },
+    Receive { target: Target, memory: Memory, poll_first: bool },
+    SendMessage { target: Target, message: *const libc::msghdr, more: bool },
+    SendZeroCopy { target: Target, memory: Memory, more: bool },
+    Accept { target: Target },
     Cancel { user_data: u64 },
+}
+
+/// What an operation works on: a descriptor's number, or its index among the ring's registered files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Target {
+    pub(super) number: i32,
+    pub(super) registered: bool,
 }
 
 /// A range of registered memory.
@@ -86,6 +94,8 @@ pub(super) struct Message {
 
 /// A connected or listening socket, shared by its handle and its operations.
 pub(super) struct Socket {
+    /// Goes before the descriptor: the ring's table must not keep a closed socket open.
+    registered: Option<RegisteredFile>,
     pub(super) descriptor: OwnedFd,
     /// `close` was called: what is under way ends with an error.
     pub(super) closed: Cell<bool>,
@@ -160,9 +170,28 @@ pub(super) enum Operation {
     Accept { queue: Rc<AcceptQueue> },
 }
 
+impl Submission {
+    /// What it works on, but for names and cancellations.
+    pub(super) fn target(&self) -> Option<Target> {
+        match *self {
+            Submission::Open { .. } | Submission::Cancel { .. } => None,
+            Submission::Read { target, .. }
+            | Submission::Write { target, .. }
+            | Submission::Flush { target }
+            | Submission::Allocate { target, .. }
+            | Submission::Readable { target }
+            | Submission::Receive { target, .. }
+            | Submission::SendMessage { target, .. }
+            | Submission::SendZeroCopy { target, .. }
+            | Submission::Accept { target } => Some(target),
+        }
+    }
+}
+
 impl Socket {
-    pub(super) fn new(descriptor: OwnedFd) -> Socket {
+    pub(super) fn new(descriptor: OwnedFd, registered: Option<RegisteredFile>) -> Socket {
         Socket {
+            registered,
             descriptor,
             closed: Cell::new(false),
             plain_only: Cell::new(false),
@@ -170,6 +199,10 @@ impl Socket {
             drained: Cell::new(false),
             bytes_lost: Cell::new(false),
         }
+    }
+
+    fn target(&self) -> Target {
+        RegisteredFile::target(self.registered.as_ref(), &self.descriptor)
     }
 }
 
@@ -207,18 +240,18 @@ impl Operation {
             Operation::Open { path, flags, .. } => Submission::Open { path: path.as_ptr(), flags: *flags },
             Operation::Read(read) => read.submission(),
             Operation::Write(write) => write.submission(),
-            Operation::Flush { pin } => Submission::Flush { descriptor: pin.as_raw_fd() },
+            Operation::Flush { pin } => Submission::Flush { target: pin.target() },
             Operation::Allocate { pin, mode, position, length } => {
-                Submission::Allocate { descriptor: pin.as_raw_fd(), mode: *mode, position: *position, length: *length }
+                Submission::Allocate { target: pin.target(), mode: *mode, position: *position, length: *length }
             }
-            Operation::Readable { socket } => Submission::Readable { descriptor: socket.descriptor.as_raw_fd() },
+            Operation::Readable { socket } => Submission::Readable { target: socket.target() },
             Operation::Receive { socket, chunk } => Submission::Receive {
-                descriptor: socket.descriptor.as_raw_fd(),
+                target: socket.target(),
                 memory: behind(chunk, chunk.remaining()),
                 poll_first: socket.drained.get(),
             },
             Operation::Send(send) => send.submission(message.get_or_insert_with(Message::new), rules),
-            Operation::Accept { queue } => Submission::Accept { descriptor: queue.socket.descriptor.as_raw_fd() },
+            Operation::Accept { queue } => Submission::Accept { target: queue.socket.target() },
         }
     }
 
@@ -288,7 +321,7 @@ impl Operation {
 impl Read {
     fn submission(&self) -> Submission {
         let memory = behind(&self.chunk, self.length - self.done);
-        Submission::Read { descriptor: self.pin.as_raw_fd(), memory, position: self.position + wide(self.done) }
+        Submission::Read { target: self.pin.target(), memory, position: self.position + wide(self.done) }
     }
 
     fn advance(&mut self, count: usize) -> Step {
@@ -308,7 +341,7 @@ impl Write {
         let rest = &self.data[self.done..];
         let memory = Memory { address: rest.as_ptr().cast_mut(), length: short(rest.len()), entry: self.data.entry() };
         let position = self.position + wide(self.done);
-        Submission::Write { descriptor: self.pin.as_raw_fd(), memory, position, durable: self.durable }
+        Submission::Write { target: self.pin.target(), memory, position, durable: self.durable }
     }
 
     fn advance(&mut self, count: usize) -> Step {
@@ -349,7 +382,7 @@ impl Send {
     }
 
     fn submission(&mut self, message: &mut Message, rules: &ZeroCopyRules) -> Submission {
-        let descriptor = self.socket.descriptor.as_raw_fd();
+        let target = self.socket.target();
         self.zero_copy = !self.copy_this_step && self.may_zero_copy(self.part, self.offset, rules);
         let more = self.part + 1 < self.parts.len();
         if self.zero_copy
@@ -362,7 +395,7 @@ impl Send {
                 self.held += rest.len();
                 self.socket.zero_copy_bytes.set(self.socket.zero_copy_bytes.get() + rest.len());
             }
-            return Submission::SendZeroCopy { descriptor, memory, more };
+            return Submission::SendZeroCopy { target, memory, more };
         }
         let mut count = 0;
         let mut offset = self.offset;
@@ -377,7 +410,7 @@ impl Send {
         }
         message.header.msg_iov = message.parts.as_mut_ptr();
         message.header.msg_iovlen = count;
-        Submission::SendMessage { descriptor, message: &message.header, more: self.part + count < self.parts.len() }
+        Submission::SendMessage { target, message: &message.header, more: self.part + count < self.parts.len() }
     }
 
     fn may_zero_copy(&self, part: usize, offset: usize, rules: &ZeroCopyRules) -> bool {

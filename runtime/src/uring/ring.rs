@@ -14,7 +14,7 @@
 use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::io;
-use std::os::fd::RawFd;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -23,7 +23,7 @@ use io_uring::types::Fd;
 use io_uring::{IoUring, opcode, squeue};
 
 use super::memory::Region;
-use super::operation::{Completion, Operation, Submission, ZeroCopyRules};
+use super::operation::{Completion, Operation, Submission, Target, ZeroCopyRules};
 use super::operations::{Counts, OperationId, Operations, Outcome};
 use crate::local::Notify;
 
@@ -56,14 +56,25 @@ struct Shared {
 struct State {
     uring: IoUring,
     operations: Operations,
+    /// The region is registered.
     registered: bool,
+    /// Places for registered files that are free.
+    file_places: Vec<u32>,
     enters: u64,
 }
 
 /// How the ring is made.
 pub(super) struct RingConfig {
     pub(super) entries: u32,
+    /// Places for registered files.
+    pub(super) files: u32,
     pub(super) rules: ZeroCopyRules,
+}
+
+/// A descriptor's place among the ring's registered files, given back when this is dropped.
+pub(super) struct RegisteredFile {
+    ring: Ring,
+    index: u32,
 }
 
 /// An operation that somebody waits for. Dropped before its end, it goes on and its result is thrown away.
@@ -87,9 +98,11 @@ impl Ring {
     pub(super) fn new(config: &RingConfig, eventfd: RawFd) -> io::Result<Ring> {
         let uring = build(config.entries)?;
         uring.submitter().register_eventfd(eventfd)?;
+        uring.submitter().register_files_sparse(config.files)?;
+        let file_places = (0..config.files).rev().collect();
         let operations = Operations::new(config.rules);
         let ring = Ring(Rc::new(Shared {
-            state: RefCell::new(State { uring, operations, registered: false, enters: 0 }),
+            state: RefCell::new(State { uring, operations, registered: false, file_places, enters: 0 }),
             submitter: RefCell::new(None),
             scheduled: Cell::new(false),
             queued_since: Cell::new(0),
@@ -120,6 +133,28 @@ impl Ring {
     /// Whether the region is registered.
     pub(super) fn is_registered(&self) -> bool {
         self.0.state.borrow().registered
+    }
+
+    /// Lets the kernel's worker threads of this ring run on `processors`, not only where the core is pinned.
+    pub(super) fn spread_workers(&self, processors: &rustix::thread::CpuSet) -> io::Result<()> {
+        // SAFETY: all zeros is an empty set.
+        let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+        for processor in (0..rustix::thread::CpuSet::MAX_CPU).filter(|&processor| processors.is_set(processor)) {
+            // SAFETY: the number is below the set's size, which is the same for both kinds of set.
+            unsafe { libc::CPU_SET(processor, &mut set) };
+        }
+        self.0.state.borrow().uring.submitter().register_iowq_aff(&set)
+    }
+
+    /// Registers a descriptor, so that no operation has to look it up. None if no place is left; the number works as well then.
+    pub(super) fn register_file(&self, descriptor: &OwnedFd) -> Option<RegisteredFile> {
+        let mut state = self.0.state.borrow_mut();
+        let index = state.file_places.pop()?;
+        if state.uring.submitter().register_files_update(index, &[descriptor.as_raw_fd()]).is_err() {
+            state.file_places.push(index);
+            return None;
+        }
+        Some(RegisteredFile { ring: self.clone(), index })
     }
 
     /// Starts an operation; it reaches the kernel at the end of this turn of the tasks.
@@ -388,6 +423,26 @@ impl State {
     }
 }
 
+impl RegisteredFile {
+    /// What operations name: the place if there is one, else the number.
+    pub(super) fn target(registered: Option<&RegisteredFile>, descriptor: &OwnedFd) -> Target {
+        match registered {
+            Some(file) => Target { number: i32::try_from(file.index).expect("files are few"), registered: true },
+            None => Target { number: descriptor.as_raw_fd(), registered: false },
+        }
+    }
+}
+
+impl Drop for RegisteredFile {
+    fn drop(&mut self) {
+        let mut state = self.ring.0.state.borrow_mut();
+        // A place that can't be emptied stays taken; the descriptor itself is closed by its owner.
+        if state.uring.submitter().register_files_update(self.index, &[-1]).is_ok() {
+            state.file_places.push(self.index);
+        }
+    }
+}
+
 impl Future for Pending {
     type Output = Outcome;
 
@@ -422,54 +477,63 @@ pub(super) fn build(entries: u32) -> io::Result<IoUring> {
 }
 
 fn translate(submission: Submission, registered: bool) -> squeue::Entry {
+    let entry = translate_number(submission, registered);
+    if submission.target().is_some_and(|target| target.registered) {
+        return entry.flags(squeue::Flags::FIXED_FILE);
+    }
+    entry
+}
+
+/// The entry, with the number of its target as it is.
+fn translate_number(submission: Submission, registered: bool) -> squeue::Entry {
     let no_signal = libc::MSG_NOSIGNAL | libc::MSG_WAITALL;
     match submission {
         Submission::Open { path, flags } => opcode::OpenAt::new(Fd(libc::AT_FDCWD), path).flags(flags).mode(0o644).build(),
-        Submission::Read { descriptor, memory, position } if registered => {
-            opcode::ReadFixed::new(Fd(descriptor), memory.address, memory.length, memory.entry).offset(position).build()
+        Submission::Read { target, memory, position } if registered => {
+            opcode::ReadFixed::new(Fd(target.number), memory.address, memory.length, memory.entry).offset(position).build()
         }
-        Submission::Read { descriptor, memory, position } => {
-            opcode::Read::new(Fd(descriptor), memory.address, memory.length).offset(position).build()
+        Submission::Read { target, memory, position } => {
+            opcode::Read::new(Fd(target.number), memory.address, memory.length).offset(position).build()
         }
-        Submission::Write { descriptor, memory, position, durable } => {
+        Submission::Write { target, memory, position, durable } => {
             let flags = if durable { libc::RWF_DSYNC } else { 0 };
             if registered {
-                opcode::WriteFixed::new(Fd(descriptor), memory.address, memory.length, memory.entry)
+                opcode::WriteFixed::new(Fd(target.number), memory.address, memory.length, memory.entry)
                     .offset(position)
                     .rw_flags(flags)
                     .build()
             } else {
-                opcode::Write::new(Fd(descriptor), memory.address, memory.length).offset(position).rw_flags(flags).build()
+                opcode::Write::new(Fd(target.number), memory.address, memory.length).offset(position).rw_flags(flags).build()
             }
         }
-        Submission::Flush { descriptor } => {
-            opcode::Fsync::new(Fd(descriptor)).flags(io_uring::types::FsyncFlags::DATASYNC).build()
+        Submission::Flush { target } => {
+            opcode::Fsync::new(Fd(target.number)).flags(io_uring::types::FsyncFlags::DATASYNC).build()
         }
-        Submission::Allocate { descriptor, mode, position, length } => {
-            opcode::Fallocate::new(Fd(descriptor), length).offset(position).mode(mode).build()
+        Submission::Allocate { target, mode, position, length } => {
+            opcode::Fallocate::new(Fd(target.number), length).offset(position).mode(mode).build()
         }
-        Submission::Readable { descriptor } => {
+        Submission::Readable { target } => {
             let events = u32::try_from(libc::POLLIN).expect("a positive mask");
-            opcode::PollAdd::new(Fd(descriptor), events).build()
+            opcode::PollAdd::new(Fd(target.number), events).build()
         }
-        Submission::Receive { descriptor, memory, poll_first } => {
+        Submission::Receive { target, memory, poll_first } => {
             let priority = if poll_first { RECEIVE_POLL_FIRST } else { 0 };
-            opcode::Recv::new(Fd(descriptor), memory.address, memory.length).ioprio(priority).build()
+            opcode::Recv::new(Fd(target.number), memory.address, memory.length).ioprio(priority).build()
         }
-        Submission::SendMessage { descriptor, message, more } => {
+        Submission::SendMessage { target, message, more } => {
             let flags = no_signal | if more { libc::MSG_MORE } else { 0 };
-            opcode::SendMsg::new(Fd(descriptor), message).flags(flags.unsigned_abs()).build()
+            opcode::SendMsg::new(Fd(target.number), message).flags(flags.unsigned_abs()).build()
         }
-        Submission::SendZeroCopy { descriptor, memory, more } => {
+        Submission::SendZeroCopy { target, memory, more } => {
             let flags = no_signal | if more { libc::MSG_MORE } else { 0 };
             let entry = registered.then_some(memory.entry);
-            opcode::SendZc::new(Fd(descriptor), memory.address.cast_const(), memory.length)
+            opcode::SendZc::new(Fd(target.number), memory.address.cast_const(), memory.length)
                 .buf_index(entry)
                 .zc_flags(SEND_REPORT_USAGE)
                 .flags(flags)
                 .build()
         }
-        Submission::Accept { descriptor } => opcode::AcceptMulti::new(Fd(descriptor)).flags(libc::SOCK_CLOEXEC).build(),
+        Submission::Accept { target } => opcode::AcceptMulti::new(Fd(target.number)).flags(libc::SOCK_CLOEXEC).build(),
         Submission::Cancel { user_data } => opcode::AsyncCancel::new(user_data).build(),
     }
 }
@@ -488,6 +552,6 @@ pub(super) fn now_nanos() -> u64 {
 }
 
 /// The descriptor by which the ring wakes the executor.
-pub(super) fn eventfd() -> io::Result<std::os::fd::OwnedFd> {
+pub(super) fn eventfd() -> io::Result<OwnedFd> {
     Ok(rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC)?)
 }

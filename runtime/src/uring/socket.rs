@@ -83,7 +83,9 @@ impl Transport for RingTransport {
         let listener = bind(address, self.config.backlog)
             .map_err(|error| io::Error::new(error.kind(), format!("listening on {address}: {error}")))?;
         let address = listener.local_addr()?;
-        let queue = Rc::new(AcceptQueue::new(Rc::new(Socket::new(listener.into()))));
+        let descriptor = OwnedFd::from(listener);
+        let registered = self.ring.register_file(&descriptor);
+        let queue = Rc::new(AcceptQueue::new(Rc::new(Socket::new(descriptor, registered))));
         Ok(RingListener { ring: self.ring.clone(), config: self.config, queue, operation: Cell::new(None), address })
     }
 }
@@ -223,7 +225,8 @@ fn connection(ring: &Ring, config: &SocketConfig, descriptor: OwnedFd) -> io::Re
     let socket = descriptor.as_fd();
     sockopt::set_tcp_nodelay(socket, true)?;
     sockopt::set_tcp_user_timeout(socket, config.unacknowledged_timeout_ms)?;
-    Ok(RingConnection(Rc::new(Handle { ring: ring.clone(), socket: Rc::new(Socket::new(descriptor)) })))
+    let registered = ring.register_file(&descriptor);
+    Ok(RingConnection(Rc::new(Handle { ring: ring.clone(), socket: Rc::new(Socket::new(descriptor, registered)) })))
 }
 
 fn bind(address: SocketAddr, backlog: i32) -> io::Result<TcpListener> {

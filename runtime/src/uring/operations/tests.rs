@@ -57,7 +57,7 @@ impl Kernel {
     }
 
     fn socket() -> Rc<Socket> {
-        Rc::new(Socket::new(null()))
+        Rc::new(Socket::new(null(), None))
     }
 
     fn write(&mut self, data: ChunkSlice) -> OperationId {
@@ -705,8 +705,8 @@ fn the_socket_is_waited_for_first_once_it_is_empty() {
         kernel.result(id).unwrap();
         let id = kernel.receive(&socket);
         let (user_data, submission) = kernel.next();
-        assert!(matches!(submission, Submission::Receive { poll_first, descriptor, .. }
-            if poll_first == expected && descriptor == socket.descriptor.as_raw_fd()));
+        assert!(matches!(submission, Submission::Receive { poll_first, target, .. }
+            if poll_first == expected && target.number == socket.descriptor.as_raw_fd()));
         kernel.complete(user_data, 0, FLAG_SOCKET_NONEMPTY_TEST);
         kernel.result(id).unwrap();
     }
