@@ -14,7 +14,7 @@ use crate::cache::ChunkCache;
 use crate::error::{Fault, ReadError};
 use crate::file::{DiskFile, SegmentFile};
 use crate::header::{BATCH_HEADER_BYTES, BatchHeader, CRC_START};
-use crate::index_file::search_index_file;
+use crate::index_file::{IndexFile, SearchError};
 use crate::read::{ReadRequest, ReadResult};
 use crate::readahead::{READ_BYTES_MAX, Stream};
 
@@ -124,11 +124,10 @@ impl<E: Env> DiskRead<E> {
         match &self.start {
             Start::Position(position) => Ok(*position),
             Start::IndexFile(file) => {
-                let found =
-                    search_index_file::<E>(file, &self.cache, self.source.base, self.request.offset, self.one_behind).await;
-                found.map_err(|error| match error {
-                    None => ReadError::NoMemory { bytes: protocol::limits::BLOCK_BYTES },
-                    Some(cause) => self.source.io_error(0, cause),
+                let index = IndexFile::<E> { file, cache: &self.cache, base: self.source.base };
+                index.position_of(self.request.offset, self.one_behind).await.map_err(|error| match error {
+                    SearchError::NoMemory => ReadError::NoMemory { bytes: protocol::limits::BLOCK_BYTES },
+                    SearchError::Io(cause) => self.source.io_error(0, cause),
                 })
             }
         }

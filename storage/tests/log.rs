@@ -1,4 +1,5 @@
 //! Appends, writes, rolls and reads of one log on the simulator's disk.
+#![allow(clippy::unwrap_used, reason = "a test fails where it must")]
 
 mod support;
 

@@ -1,4 +1,5 @@
 //! Logs that end in every way, and are opened again.
+#![allow(clippy::unwrap_used, reason = "a test fails where it must")]
 
 mod support;
 
