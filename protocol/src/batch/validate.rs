@@ -49,13 +49,16 @@ impl BatchView<'_> {
                 return Err(BatchError::Timestamp { timestamp: timestamp.0 });
             }
         }
-        if codec == Codec::None {
-            let found = walk(self.records_bytes(), count, base)?;
-            if found != max {
-                return Err(BatchError::MaxTimestamp { stated: max.0, found: found.0 });
-            }
+        let found = if codec == Codec::None {
+            walk(self.records_bytes(), count, base)?
         } else if self.records_bytes().is_empty() {
             return Err(BatchError::NoRecordBytes { codec, count: self.record_count() });
+        } else {
+            // All that can be known without decompressing: the base timestamp is the first record's.
+            max.max(base)
+        };
+        if found != max {
+            return Err(BatchError::MaxTimestamp { stated: max.0, found: found.0 });
         }
         Ok(())
     }

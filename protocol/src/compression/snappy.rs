@@ -11,7 +11,7 @@ const HEADER_BYTES: usize = 16;
 /// What one block holds before compression: xerial's default.
 const BLOCK_BYTES: usize = 32 << 10;
 /// Raw snappy's largest gain: a copy of 64 bytes takes 3.
-const GAIN_MAX: usize = 22;
+const BEST_GAIN: usize = 22;
 
 pub(super) fn compress_into(input: &[u8], output: &mut Vec<u8>) -> io::Result<()> {
     output.extend_from_slice(&MAGIC);
@@ -56,7 +56,7 @@ fn block(data: &[u8], input_bytes: usize, bytes_max: usize, output: &mut Vec<u8>
     if stated > bytes_max - output.len() {
         return Err(CompressionError::TooLarge { codec: Codec::Snappy, allowed: bytes_max });
     }
-    if stated > data.len().saturating_mul(GAIN_MAX) {
+    if stated > data.len().saturating_mul(BEST_GAIN) {
         return Err(corrupt(input_bytes, "a block states more than it can hold"));
     }
     let start = output.len();

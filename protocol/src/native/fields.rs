@@ -60,13 +60,17 @@ where
     rkyv::access::<T, Failure>(body).map_err(|_| NativeError::Layout { message, bytes: body.len() })
 }
 
+/// What a body takes in most replies, in bytes: room for it is made at once.
+const USUAL_BODY_BYTES: usize = 128;
+
 /// Writes a body. The frame refuses one that is too long.
 pub(super) fn encode<T>(message: &T) -> Vec<u8>
 where
     T: for<'a> Serialize<HighSerializer<Vec<u8>, ArenaHandle<'a>, Failure>>,
 {
     // Writing into memory fails only past 4 GiB, where relative pointers end: the caller's lists are bounded far below.
-    to_bytes_in::<_, Failure>(message, Vec::new()).expect("a message in memory fits 32-bit relative pointers")
+    to_bytes_in::<_, Failure>(message, Vec::with_capacity(USUAL_BODY_BYTES))
+        .expect("a message in memory fits 32-bit relative pointers")
 }
 
 /// A text field.

@@ -183,6 +183,18 @@ fn t34_a_max_timestamp_that_is_not_the_records_is_refused() {
 }
 
 #[test]
+fn t34_a_compressed_batch_cannot_be_younger_than_its_max_timestamp() {
+    let mut batch = build(Codec::Lz4, ProducerFields::NONE, &example());
+    for (stated, is_taken) in [(-1, false), (1_699_999_999_999, false), (1_700_000_000_000, true), (1_700_000_000_005, true)] {
+        batch[35..43].copy_from_slice(&i64::to_be_bytes(stated));
+        stamp_crc(&mut batch);
+        let result = BatchView::whole(&batch).unwrap().validate_produced(&ProduceRules::default());
+        let refused = Err(BatchError::MaxTimestamp { stated, found: 1_700_000_000_000 });
+        assert_eq!(result, if is_taken { Ok(()) } else { refused });
+    }
+}
+
+#[test]
 fn t34_timestamps_below_zero_are_refused_but_for_none() {
     for timestamp in [-2, i64::MIN] {
         for at in [27, 35] {
