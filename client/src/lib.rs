@@ -39,6 +39,8 @@ mod connection;
 mod consumer;
 mod delivery;
 mod error;
+#[cfg(test)]
+mod fake;
 mod partitioning;
 mod producer;
 mod record;

@@ -1,1 +1,168 @@
+//! The order rule, without a network.
 
+use super::*;
+use crate::config::ProducerConfig;
+use crate::delivery::Delivery;
+use crate::record::Record;
+use protocol::ids::Timestamp;
+
+struct Fixture {
+    queue: Queue,
+    now: Instant,
+}
+
+impl Fixture {
+    fn new(window: usize, retry: Retry) -> Fixture {
+        let policy = Policy { window, retry, backoff: Duration::from_millis(10), delivery_timeout: Duration::from_secs(10) };
+        Fixture { queue: Queue::new("t".into(), PartitionIndex(0), policy), now: Instant::now() }
+    }
+
+    /// Puts one batch of one record into the queue.
+    fn put(&mut self) -> Delivery {
+        let config = ProducerConfig { delivery_timeout: Duration::from_secs(10), ..ProducerConfig::default() };
+        let outcome = BatchOutcome::new("t".into(), PartitionIndex(0));
+        let mut open = OpenBatch::new(&config, outcome.clone(), self.now);
+        open.push(&Record::value("v"), Timestamp(0), 100).unwrap();
+        *self.queue.open_mut() = Some(open);
+        self.queue.close_open();
+        Delivery::new(outcome, 0)
+    }
+
+    /// Sends all that may leave; their numbers.
+    fn send(&mut self) -> Vec<u64> {
+        let mut sent = Vec::new();
+        while let Some(batch) = self.queue.next_batch(self.now) {
+            sent.push(self.queue.sent(batch, 1));
+        }
+        sent
+    }
+
+    fn end(&mut self, sequence: u64, attempt: Attempt) {
+        self.queue.attempt_ended(sequence, attempt, self.now);
+    }
+}
+
+fn accepted(offset: i64) -> Attempt {
+    Attempt::Accepted { base_offset: Some(Offset(offset)), append_time: None }
+}
+
+fn refused() -> Attempt {
+    Attempt::Refused { code: ErrorCode::NotEnoughReplicas, message: String::new() }
+}
+
+fn lost() -> Attempt {
+    Attempt::Unknown { reason: "lost".to_owned() }
+}
+
+#[test]
+fn the_window_bounds_what_is_under_way() {
+    let mut fixture = Fixture::new(3, Retry::Refused);
+    let _deliveries: Vec<_> = (0..5).map(|_| fixture.put()).collect();
+    assert_eq!(fixture.send(), [0, 1, 2]);
+    fixture.end(1, accepted(1));
+    assert_eq!(fixture.send(), [3]);
+}
+
+#[test]
+fn a_refused_batch_waits_for_those_behind_it_and_fails_when_one_is_accepted() {
+    let mut fixture = Fixture::new(3, Retry::Refused);
+    let deliveries: Vec<_> = (0..4).map(|_| fixture.put()).collect();
+    fixture.send();
+    fixture.end(0, refused());
+    assert!(deliveries[0].try_result().is_none(), "a later batch may still be refused too");
+    assert!(fixture.send().is_empty(), "nothing new leaves while one waits");
+    fixture.end(1, accepted(0));
+    assert!(matches!(deliveries[0].try_result(), Some(Err(DeliveryError::Overtaken { .. }))));
+    assert!(matches!(deliveries[1].try_result(), Some(Ok(_))));
+    fixture.end(2, accepted(1));
+    assert_eq!(fixture.send(), [3]);
+}
+
+#[test]
+fn all_refused_go_again_in_order_after_a_pause() {
+    let mut fixture = Fixture::new(3, Retry::Refused);
+    let deliveries: Vec<_> = (0..4).map(|_| fixture.put()).collect();
+    fixture.send();
+    // In any order of replies.
+    fixture.end(2, refused());
+    fixture.end(0, refused());
+    fixture.end(1, refused());
+    assert!(fixture.send().is_empty(), "a pause first");
+    assert_eq!(fixture.queue.next_event(), Some(fixture.now + Duration::from_millis(10)));
+    fixture.now += Duration::from_millis(10);
+    assert_eq!(fixture.send(), [3, 4, 5]);
+    for (offset, sequence) in [3, 4, 5].into_iter().enumerate() {
+        fixture.end(sequence, accepted(i64::try_from(offset).unwrap()));
+    }
+    for (index, delivery) in deliveries.iter().take(3).enumerate() {
+        let delivered = delivery.try_result().unwrap().unwrap();
+        assert_eq!(delivered.offset, Some(Offset(i64::try_from(index).unwrap())));
+    }
+}
+
+#[test]
+fn an_unknown_outcome_counts_as_overtaking() {
+    let mut fixture = Fixture::new(3, Retry::Refused);
+    let deliveries: Vec<_> = (0..2).map(|_| fixture.put()).collect();
+    fixture.send();
+    fixture.end(0, refused());
+    fixture.end(1, lost());
+    assert!(matches!(deliveries[0].try_result(), Some(Err(DeliveryError::Overtaken { .. }))));
+    assert!(matches!(deliveries[1].try_result(), Some(Err(DeliveryError::Unknown { .. }))));
+}
+
+#[test]
+fn what_may_have_been_appended_is_never_reported_as_failed() {
+    let mut fixture = Fixture::new(1, Retry::RefusedAndUnknown);
+    let delivery = fixture.put();
+    fixture.send();
+    fixture.end(0, lost());
+    fixture.now += Duration::from_secs(1);
+    assert_eq!(fixture.send(), [1]);
+    fixture.end(1, Attempt::Refused { code: ErrorCode::InvalidRecord, message: String::new() });
+    assert!(matches!(delivery.try_result(), Some(Err(DeliveryError::Unknown { .. }))));
+
+    let delivery = fixture.put();
+    fixture.send();
+    fixture.end(2, lost());
+    fixture.now += Duration::from_secs(20);
+    fixture.queue.expire(fixture.now);
+    assert!(matches!(delivery.try_result(), Some(Err(DeliveryError::Unknown { .. }))));
+}
+
+#[test]
+fn without_retries_each_failure_is_final() {
+    let mut fixture = Fixture::new(2, Retry::Never);
+    let deliveries: Vec<_> = (0..2).map(|_| fixture.put()).collect();
+    fixture.send();
+    fixture.end(0, refused());
+    fixture.end(1, Attempt::NotSent { reason: "closed".to_owned() });
+    assert!(matches!(deliveries[0].try_result(), Some(Err(DeliveryError::Refused { .. }))));
+    assert!(matches!(deliveries[1].try_result(), Some(Err(DeliveryError::NotSent { .. }))));
+    assert!(fixture.queue.is_empty());
+    assert_eq!(fixture.queue.take_freed_bytes(), 200);
+}
+
+#[test]
+fn what_is_in_flight_keeps_the_partition_on_its_connection() {
+    let mut fixture = Fixture::new(2, Retry::Refused);
+    let _deliveries = [fixture.put(), fixture.put()];
+    let batch = fixture.queue.next_batch(fixture.now).unwrap();
+    let sequence = fixture.queue.sent(batch, 1);
+    assert!(fixture.queue.may_use(1) && !fixture.queue.may_use(2));
+    fixture.end(sequence, accepted(0));
+    assert!(fixture.queue.may_use(2));
+}
+
+#[test]
+fn ending_settles_every_batch_once() {
+    let mut fixture = Fixture::new(2, Retry::Refused);
+    let deliveries: Vec<_> = (0..5).map(|_| fixture.put()).collect();
+    fixture.send();
+    fixture.end(0, refused());
+    fixture.queue.end();
+    assert!(fixture.queue.is_empty());
+    assert!(deliveries.iter().all(|delivery| matches!(delivery.try_result(), Some(Err(_)))));
+    assert_eq!(fixture.queue.take_freed_bytes(), 500);
+    fixture.end(1, accepted(0));
+}
