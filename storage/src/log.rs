@@ -157,6 +157,12 @@ impl<E: Env> Log<E> {
         self.config = config;
     }
 
+    /// Whether the last attempt to get space for appends has failed: the file system is full.
+    #[must_use]
+    pub fn lacks_space(&self) -> bool {
+        self.maintenance.lacks_space()
+    }
+
     /// What stopped the log, if anything did.
     #[must_use]
     pub fn failure(&self) -> Option<&LogFailure> {

@@ -43,6 +43,12 @@ pub(crate) struct Maintenance {
     last_flush: Monotonic,
 }
 
+impl Maintenance {
+    pub(crate) fn lacks_space(&self) -> bool {
+        self.retry_space_at.is_some()
+    }
+}
+
 /// One piece of maintenance.
 pub struct MaintenancePlan<E: Env> {
     env: E,

@@ -1,0 +1,114 @@
+//! Stops, rolls and deletions on one core.
+
+mod common;
+
+use std::time::Duration;
+
+use cluster::metadata::TopicConfig;
+use cluster::replica::Acks;
+use common::*;
+use protocol::error::{ErrorCode, WireError};
+use protocol::ids::Offset;
+use runtime::Env;
+use sim::run;
+
+#[test]
+fn a_stop_writes_and_flushes_everything_within_two_seconds() {
+    for seed in 0..20 {
+        run(seed, async |env| {
+            let core = start_with(&env, 8).await;
+            let mut tickets = Vec::new();
+            for round in 0..40_u32 {
+                tickets.push(core.append(round % 8, &batch_of_bytes(30_000), Acks::All).unwrap());
+            }
+            let begin = env.now();
+            let report = core.shard.stop().await;
+            let took = env.now() - begin;
+            assert!(took < Duration::from_secs(2), "{took:?}");
+            assert_eq!((report.flushed, report.failed.len()), (8, 0), "{report:?}");
+            for ticket in tickets {
+                // What was appended is acknowledged; what waited for room is refused, and wasn't appended.
+                if let Err(error) = ticket.await {
+                    assert_eq!(error.code(), ErrorCode::NotLeaderOrFollower);
+                }
+            }
+            let refused = core.append(0, &batch_of(&[b"late"]), Acks::All).err().unwrap();
+            assert_eq!(refused.code(), ErrorCode::NotLeaderOrFollower);
+            let described = core.shard.describe(partition(0)).unwrap();
+            assert_eq!(described.flushed, described.log_end);
+        });
+    }
+}
+
+#[test]
+fn a_stop_answers_fetches_that_wait() {
+    run(1, async |env| {
+        let core = start_with(&env, 1).await;
+        let (shard, other) = (core.shard.clone(), env.clone());
+        env.spawn(async move {
+            other.sleep(MILLISECOND).await;
+            shard.stop().await;
+        });
+        let result = core.fetch(long_poll(0, 0)).await;
+        assert_eq!(result[0].as_ref().unwrap_err().code(), ErrorCode::NotLeaderOrFollower);
+    });
+}
+
+#[test]
+fn t33_a_quiet_segment_rolls_by_time() {
+    run(2, async |env| {
+        let core = start(&env).await;
+        core.create(0, TopicConfig { segment_ms: 5_000, ..TopicConfig::default() }).await;
+        core.produce(0, &batch_of(&[b"a"])).await.unwrap();
+        assert_eq!(core.shard.describe(partition(0)).unwrap().segments, 1);
+        core.sleep(Duration::from_secs(10)).await;
+        assert_eq!(core.shard.describe(partition(0)).unwrap().segments, 2);
+        core.produce(0, &batch_of(&[b"b"])).await.unwrap();
+        assert_eq!(core.read(0, 0).await, [b"a", b"b"]);
+        assert_eq!(core.shard.describe(partition(0)).unwrap().high_watermark, Offset(2));
+    });
+}
+
+#[test]
+fn what_a_stop_has_flushed_is_there_after_the_next_start() {
+    run(3, async |env| {
+        let core = start_with(&env, 1).await;
+        core.produce(0, &batch_of(&[b"a", b"b"])).await.unwrap();
+        core.shard.stop().await;
+        env.crash(sim::Crash::PowerCut);
+        let env = env.restart();
+        let core = start(&env).await;
+        core.shard.open_partition(core.place(0), TopicConfig::default(), |_| {}).await.unwrap();
+        assert_eq!(core.read(0, 0).await, [b"a", b"b"]);
+        assert_eq!(core.produce(0, &batch_of(&[b"c"])).await.unwrap().base_offset, Offset(2));
+        let again = core.shard.open_partition(core.place(0), TopicConfig::default(), |_| {}).await.unwrap_err();
+        assert_eq!(again.code(), ErrorCode::TopicAlreadyExists);
+    });
+}
+
+/// Crashes in the middle of appends: what was acknowledged is there, at its offset.
+#[test]
+fn what_is_acknowledged_survives_a_power_cut() {
+    for seed in 0..20 {
+        run(seed, async |env| {
+            let core = start_with(&env, 1).await;
+            let mut acknowledged = Vec::new();
+            for number in 0..20_u64 {
+                let value = number.to_be_bytes();
+                let ticket = core.append(0, &batch_of(&[&value]), Acks::All).unwrap();
+                if env.workload().below(4) == 0 {
+                    continue;
+                }
+                acknowledged.push((ticket.await.unwrap().base_offset, value));
+            }
+            env.crash(sim::Crash::PowerCut);
+            let env = env.restart();
+            let core = start(&env).await;
+            core.shard.open_partition(core.place(0), TopicConfig::default(), |_| {}).await.unwrap();
+            let found = core.read(0, 0).await;
+            for (offset, value) in acknowledged {
+                assert_eq!(found[usize::try_from(offset.0).unwrap()], value);
+            }
+        });
+    }
+}
