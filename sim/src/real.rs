@@ -4,6 +4,7 @@
 //! acknowledgement is taken right after its bytes were received, and nothing stands between it and the wire.
 
 pub mod audit;
+pub mod crash;
 pub mod host;
 pub mod load;
 pub mod wire;

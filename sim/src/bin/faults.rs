@@ -9,6 +9,7 @@ use clap::{Parser, Subcommand};
 use sim::powercut::rig::{self, FileSystem};
 use sim::powercut::selftest;
 use sim::powercut::session::{self, Plan};
+use sim::real::crash::{self, CrashOptions};
 
 /// Power cuts and kills of a real corelane process. Needs root, loop devices and the packages of deploy/scripts/setup.sh
 #[derive(Debug, Parser)]
@@ -34,6 +35,21 @@ enum Command {
         /// Torn points
         #[arg(long, default_value_t = 24)]
         points: usize,
+    },
+    /// Kill a loaded corelane with SIGKILL over and over; its history goes to the checker
+    Crash {
+        /// Where data and history lie
+        #[arg(long)]
+        workdir: PathBuf,
+        /// The corelane binary [default: beside this program]
+        #[arg(long)]
+        corelane: Option<PathBuf>,
+        /// Kills
+        #[arg(long, default_value_t = 20)]
+        kills: u32,
+        /// Seeds load and moments
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
     },
     /// Undo what a killed run left attached
     Clean {
@@ -99,6 +115,10 @@ fn run(command: Command) -> Result<(usize, usize)> {
             Ok((result.passed, result.failed))
         }
         Command::Selftest { workdir, file_system, points } => selftest::run(&prepare(&workdir)?, file_system, points),
+        Command::Crash { workdir, corelane, kills, seed } => {
+            std::fs::create_dir_all(&workdir)?;
+            crash::run(&workdir, &CrashOptions { binary: corelane, kills, seed })
+        }
         Command::Clean { workdir } => prepare(&workdir).map(|_| (1, 0)),
     }
 }

@@ -121,8 +121,8 @@ fn survivors(loose: &[Piece], random: &Stream) -> Vec<Piece> {
     let numbered = (0..count).zip(loose);
     let kept: Vec<Piece> = match rule {
         0..4 => Vec::new(),                                                                                   // none
-        4..8 => loose.iter().copied().filter(|_| random.chance(50, 100)).collect(),                                // half
-        8..10 => loose.iter().copied().filter(|_| random.chance(90, 100)).collect(),                               // most
+        4..8 => loose.iter().copied().filter(|_| random.chance(50, 100)).collect(),                           // half
+        8..10 => loose.iter().copied().filter(|_| random.chance(90, 100)).collect(),                          // most
         10..12 => return numbered.filter(|(number, _)| *number != chosen).map(|(_, piece)| *piece).collect(), // all but one
         12 => numbered.filter(|(number, _)| *number == chosen).map(|(_, piece)| *piece).collect(),            // only one
         13 => numbered.filter(|(number, _)| *number >= chosen).map(|(_, piece)| *piece).collect(),            // the late ones

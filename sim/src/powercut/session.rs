@@ -164,8 +164,13 @@ pub fn again(workdir: &Path, plan: &Plan) -> Result<Replayed> {
 fn workload(workdir: &Path, mount: &Path, plan: &Plan) -> Result<Noted> {
     let options = HostOptions::new(plan.binary.as_deref(), &mount.join("data"), &workdir.join("corelane.log"))?;
     let mut host = Host::start(&options)?;
-    let mut load =
-        LoadOptions { topics: Vec::new(), in_flight: 16, duration: Duration::from_millis(plan.load_ms), seed: plan.seed };
+    let mut load = LoadOptions {
+        topics: Vec::new(),
+        in_flight: 16,
+        duration: Duration::from_millis(plan.load_ms),
+        pace: Duration::ZERO,
+        seed: plan.seed,
+    };
     let mut wire = Wire::connect(host.address())?;
     for (topic, class) in topics().iter().zip(["device", "written"]) {
         let configs = [("durability", class), ("segment.bytes", "1048576")];

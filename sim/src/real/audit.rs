@@ -77,7 +77,10 @@ pub fn run(address: SocketAddr, expected: Expected<'_>) -> Result<Audited> {
 }
 
 /// The ids of a partition, by offset.
-fn read(wire: &mut Wire, topic_id: TopicId, partition: u32, next_id: u64) -> Result<Vec<u64>> {
+///
+/// # Errors
+/// A gap, a foreign or damaged value, ids that don't rise, or the connection's.
+pub fn read(wire: &mut Wire, topic_id: TopicId, partition: u32, next_id: u64) -> Result<Vec<u64>> {
     let mut ids: Vec<u64> = Vec::new();
     loop {
         let offset = i64::try_from(ids.len())?;
@@ -144,7 +147,7 @@ mod tests {
     use super::*;
 
     fn ack(base_offset: i64, first_id: u64) -> Ack {
-        Ack { topic: 0, partition: 0, base_offset, first_id, records: 2, value_bytes: 64, at: 0 }
+        Ack { topic: 0, partition: 0, base_offset, first_id, records: 2, value_bytes: 64, sent_at: 0, at: 0 }
     }
 
     #[test]

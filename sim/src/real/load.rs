@@ -15,8 +15,8 @@ use protocol::ids::{PartitionIndex, Timestamp, TopicId};
 use protocol::native::{Kind, ProduceBatch, ProduceReply, ProduceRequest};
 use serde::{Deserialize, Serialize};
 
-use super::monotonic_ns;
 use super::wire::Wire;
+use super::{monotonic_ns, pause};
 use crate::random::Stream;
 
 /// Bytes of a marker.
@@ -56,7 +56,9 @@ pub struct Ack {
     pub records: u32,
     /// Length of each value, in bytes.
     pub value_bytes: usize,
-    /// When the acknowledgement had been received, in monotonic nanoseconds.
+    /// When the request was about to be sent, in monotonic nanoseconds.
+    pub sent_at: u64,
+    /// When the acknowledgement had been received, in monotonic nanoseconds; 0 if there was none.
     pub at: u64,
 }
 
@@ -69,6 +71,8 @@ pub struct LoadOptions {
     pub in_flight: usize,
     /// How long.
     pub duration: Duration,
+    /// A pause behind each batch.
+    pub pace: Duration,
     /// Seeds sizes.
     pub seed: u64,
 }
@@ -78,6 +82,8 @@ pub struct LoadOptions {
 pub struct Loaded {
     /// Acknowledged batches, in order of their answers.
     pub acks: Vec<Ack>,
+    /// Batches that have no answer: they may be there or not.
+    pub unknown: Vec<Ack>,
     /// The next id that no record has.
     pub next_id: u64,
     /// Whether the connection broke on the way (it was killed).
@@ -95,18 +101,25 @@ pub fn run(address: SocketAddr, options: &LoadOptions, first_id: u64) -> Result<
     let receiving = std::thread::Builder::new().name("acks".into()).spawn(move || receive(receiver, &expected))?;
     let sent = send(&mut wire, options, first_id, &pending);
     drop(pending);
-    let (acks, outcome) = receiving.join().map_err(|_| anyhow!("the receiving thread panicked"))?;
-    let (next_id, send_broke) = sent?;
+    let (acks, mut unknown, outcome) = receiving.join().map_err(|_| anyhow!("the receiving thread panicked"))?;
+    let (next_id, last) = sent?;
+    let send_broke = last.is_some();
+    unknown.extend(last);
     let receive_broke = match outcome {
         Ok(()) => false,
         Err(error) if error.downcast_ref::<std::io::Error>().is_some() => true,
         Err(error) => return Err(error.context("produce")),
     };
-    Ok(Loaded { acks, next_id, broken: send_broke || receive_broke })
+    Ok(Loaded { acks, unknown, next_id, broken: send_broke || receive_broke })
 }
 
-/// Sends until the time is over; gives back the next id, and whether the connection broke.
-fn send(wire: &mut Wire, options: &LoadOptions, first_id: u64, pending: &mpsc::SyncSender<(u64, Ack)>) -> Result<(u64, bool)> {
+/// Sends until the time is over; gives back the next id, and what was being sent when the connection broke.
+fn send(
+    wire: &mut Wire,
+    options: &LoadOptions,
+    first_id: u64,
+    pending: &mpsc::SyncSender<(u64, Ack)>,
+) -> Result<(u64, Option<Ack>)> {
     let places: Vec<(usize, u32)> = options
         .topics
         .iter()
@@ -119,7 +132,7 @@ fn send(wire: &mut Wire, options: &LoadOptions, first_id: u64, pending: &mpsc::S
     let mut next_id = first_id;
     for (topic, partition) in places.iter().cycle().copied() {
         if monotonic_ns() >= end {
-            return Ok((next_id, false));
+            return Ok((next_id, None));
         }
         let records = u32::try_from(1 + random.below(8))?;
         let value_bytes = MARKER_BYTES * usize::try_from(4 + random.below(124))?;
@@ -130,12 +143,18 @@ fn send(wire: &mut Wire, options: &LoadOptions, first_id: u64, pending: &mpsc::S
             bytes: u32::try_from(batch.len())?,
         };
         let request = ProduceRequest { acks: -1, timeout_ms: 30_000, batches: vec![place] };
-        let ack = Ack { topic, partition, base_offset: -1, first_id: next_id, records, value_bytes, at: 0 };
+        let ack =
+            Ack { topic, partition, base_offset: -1, first_id: next_id, records, value_bytes, sent_at: monotonic_ns(), at: 0 };
         next_id += u64::from(records);
-        let Ok(correlation) = wire.send(Kind::Produce, &request.encode_body(), &batch) else { return Ok((next_id, true)) };
+        let Ok(correlation) = wire.send(Kind::Produce, &request.encode_body(), &batch) else {
+            return Ok((next_id, Some(ack)));
+        };
         // Blocks when enough is in flight; fails when the receiver has ended.
         if pending.send((correlation, ack)).is_err() {
-            return Ok((next_id, true));
+            return Ok((next_id, Some(ack)));
+        }
+        if !options.pace.is_zero() {
+            pause(options.pace);
         }
     }
     bail!("no partition to load")
@@ -152,25 +171,37 @@ fn batch(first_id: u64, records: u32, value_bytes: usize) -> Result<Vec<u8>> {
     Ok(builder.finish()?)
 }
 
-/// Takes the answers in order; what was received before an error is given back with it.
-fn receive(mut wire: Wire, expected: &mpsc::Receiver<(u64, Ack)>) -> (Vec<Ack>, Result<()>) {
+/// Takes the answers in order; gives back what was acknowledged, what has no answer, and why it ended.
+fn receive(mut wire: Wire, expected: &mpsc::Receiver<(u64, Ack)>) -> (Vec<Ack>, Vec<Ack>, Result<()>) {
     let mut acks = Vec::new();
-    let mut one = |(correlation, mut ack): (u64, Ack)| -> Result<()> {
-        let reply = wire.receive()?;
-        ack.at = monotonic_ns();
-        ensure!(reply.header.correlation == correlation, "reply {} where {correlation} was due", reply.header.correlation);
-        let results = ProduceReply::decode_body(&reply.body)?.results;
-        let result = results.first().context("a produce reply without a result")?;
-        ensure!(result.error.is_none(), "partition {}: {:?}: {}", ack.partition, result.error, result.message);
-        ack.base_offset = result.base_offset.0;
-        acks.push(ack);
-        Ok(())
-    };
-    let outcome = expected.iter().try_for_each(&mut one);
-    if outcome.is_err() {
-        wire.shut_down();
+    let mut unknown = Vec::new();
+    let mut outcome = Ok(());
+    for (correlation, ack) in expected {
+        if outcome.is_err() {
+            unknown.push(ack);
+            continue;
+        }
+        match receive_one(&mut wire, correlation, ack) {
+            Ok(ack) => acks.push(ack),
+            Err(error) => {
+                // The sender ends too; what it had sent by then is unknown.
+                wire.shut_down();
+                unknown.push(ack);
+                outcome = Err(error);
+            }
+        }
     }
-    (acks, outcome)
+    (acks, unknown, outcome)
+}
+
+fn receive_one(wire: &mut Wire, correlation: u64, ack: Ack) -> Result<Ack> {
+    let reply = wire.receive()?;
+    let at = monotonic_ns();
+    ensure!(reply.header.correlation == correlation, "reply {} where {correlation} was due", reply.header.correlation);
+    let results = ProduceReply::decode_body(&reply.body)?.results;
+    let result = results.first().context("a produce reply without a result")?;
+    ensure!(result.error.is_none(), "partition {}: {:?}: {}", ack.partition, result.error, result.message);
+    Ok(Ack { base_offset: result.base_offset.0, at, ..ack })
 }
 
 #[cfg(test)]
