@@ -25,6 +25,10 @@ use crate::config::{DurationText, SizeText};
 const LINE_BYTES_MAX: usize = 1 << 20;
 /// Lines are handed over in groups of about this many bytes.
 const GROUP_BYTES: usize = 128 << 10;
+/// One record in so many is timed, from its handing over to its delivery.
+const TIMED_EVERY: u64 = 16;
+/// So many are timed in one run; then what was seen must do.
+const TIMED_RECORDS: usize = 1 << 20;
 /// Groups between the reading thread and the producer.
 const GROUPS_MAX: usize = 16;
 
@@ -95,6 +99,8 @@ struct Summary {
     first_error: Option<String>,
     /// First and last offset, by partition.
     offsets: BTreeMap<u32, (i64, i64)>,
+    /// From handing over to delivery, of some records, in microseconds.
+    delays_us: Vec<u64>,
 }
 
 /// Runs `produce`.
@@ -206,7 +212,7 @@ async fn send_all(
     mut groups: mpsc::Receiver<Result<Lines, String>>,
     summary: &mut Summary,
 ) -> Result<(), Failure> {
-    let mut under_way: VecDeque<Delivery> = VecDeque::new();
+    let mut under_way: VecDeque<(Delivery, Option<Instant>)> = VecDeque::new();
     let mut outcome = Ok(());
     'groups: while let Some(group) = groups.recv().await {
         let group = match group {
@@ -225,17 +231,18 @@ async fn send_all(
                 }
             };
             summary.bytes += record.content_bytes() as u64;
+            let handed_over = summary.sent.is_multiple_of(TIMED_EVERY).then(now);
             match producer.send(&args.topic, record).await {
-                Ok(delivery) => under_way.push_back(delivery),
+                Ok(delivery) => under_way.push_back((delivery, handed_over)),
                 Err(error) => {
                     outcome = Err(error.into());
                     break 'groups;
                 }
             }
             summary.sent += 1;
-            while let Some(result) = under_way.front().and_then(Delivery::try_result) {
-                under_way.pop_front();
-                summary.count(result);
+            while let Some(result) = under_way.front().and_then(|(delivery, _)| delivery.try_result()) {
+                let handed_over = under_way.pop_front().and_then(|(_, handed_over)| handed_over);
+                summary.count(result, handed_over);
             }
             if summary.first_error.is_some() {
                 break 'groups;
@@ -243,8 +250,8 @@ async fn send_all(
         }
     }
     producer.flush().await;
-    for delivery in under_way {
-        summary.count(delivery.await);
+    for (delivery, handed_over) in under_way {
+        summary.count(delivery.await, handed_over);
     }
     outcome
 }
@@ -270,10 +277,13 @@ fn find(line: &[u8], separator: &[u8]) -> Option<usize> {
 }
 
 impl Summary {
-    fn count(&mut self, result: Result<corelane_client::Delivered, DeliveryError>) {
+    fn count(&mut self, result: Result<corelane_client::Delivered, DeliveryError>, handed_over: Option<Instant>) {
         match result {
             Ok(delivered) => {
                 self.delivered += 1;
+                if let Some(at) = handed_over.filter(|_| self.delays_us.len() < TIMED_RECORDS) {
+                    self.delays_us.push(u64::try_from(at.elapsed().as_micros()).unwrap_or(u64::MAX));
+                }
                 if let Some(offset) = delivered.offset {
                     let range = self.offsets.entry(delivered.partition.0).or_insert((offset.0, offset.0));
                     *range = (range.0.min(offset.0), range.1.max(offset.0));
@@ -291,7 +301,17 @@ impl Summary {
     }
 }
 
+/// The delay that `percent` of the timed records didn't exceed, in milliseconds.
+#[allow(clippy::cast_precision_loss, reason = "a delay for people")]
+fn delay_ms(sorted_us: &[u64], percent: usize) -> Option<f64> {
+    let index = (sorted_us.len() * percent / 100).min(sorted_us.len().saturating_sub(1));
+    sorted_us.get(index).map(|delay| *delay as f64 / 1e3)
+}
+
 fn report(args: &ProduceArgs, summary: &Summary, elapsed: Duration) -> Result<(), Failure> {
+    let mut delays_us = summary.delays_us.clone();
+    delays_us.sort_unstable();
+    let (p50_ms, p99_ms) = (delay_ms(&delays_us, 50), delay_ms(&delays_us, 99));
     let seconds = elapsed.as_secs_f64().max(1e-9);
     if args.server.json {
         let partitions: Vec<Value> = summary
@@ -302,6 +322,7 @@ fn report(args: &ProduceArgs, summary: &Summary, elapsed: Duration) -> Result<()
         return print(&json!({
             "topic": args.topic, "sent": summary.sent, "delivered": summary.delivered, "failed": summary.failed,
             "unknown": summary.unknown, "bytes": summary.bytes, "seconds": elapsed.as_secs_f64(), "partitions": partitions,
+            "delivered_p50_ms": p50_ms, "delivered_p99_ms": p99_ms,
         }));
     }
     #[allow(clippy::cast_precision_loss, reason = "a rate for people")]
@@ -313,6 +334,12 @@ fn report(args: &ProduceArgs, summary: &Summary, elapsed: Duration) -> Result<()
         summary.sent,
         size(summary.bytes),
     ))?;
+    if let (Some(p50_ms), Some(p99_ms)) = (p50_ms, p99_ms) {
+        let linger = args.linger.0.as_millis();
+        print(&format_args!(
+            "  from handing over to {word}: p50 {p50_ms:.1} ms, p99 {p99_ms:.1} ms (linger {linger} ms included)"
+        ))?;
+    }
     for (partition, (first, last)) in &summary.offsets {
         print(&format_args!("  partition {partition}: offsets {first} to {last}"))?;
     }
