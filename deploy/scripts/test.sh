@@ -10,6 +10,8 @@ short)
     ;;
 full)
     unit_timeout=3600
+    # Property tests and fuzzers draw so many cases each.
+    export PROPTEST_CASES=${PROPTEST_CASES:-20000}
     ;;
 *) die "usage: test.sh short|full" ;;
 esac

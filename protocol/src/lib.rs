@@ -11,3 +11,6 @@ pub mod limits;
 pub mod native;
 pub mod partitioner;
 pub mod topic_name;
+
+#[cfg(test)]
+mod testing;

@@ -148,7 +148,7 @@ fn t80_a_stated_length_takes_no_memory() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(300))]
+    #![proptest_config(crate::testing::at_least(300))]
 
     #[test]
     fn any_bytes_come_back(codec in 0_usize..5, input in proptest::collection::vec(any::<u8>(), 0..5000)) {

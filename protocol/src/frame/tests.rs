@@ -102,6 +102,8 @@ fn a_body_of_another_length_is_refused() {
 }
 
 proptest! {
+    #![proptest_config(crate::testing::at_least(500))]
+
     #[test]
     fn any_header_is_refused_or_has_lengths_within_limits(bytes in any::<[u8; HEADER_BYTES]>()) {
         if let Ok(header) = FrameHeader::parse(&bytes) {

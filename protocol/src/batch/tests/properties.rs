@@ -63,7 +63,7 @@ fn read_all(bytes: &[u8]) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(500))]
+    #![proptest_config(crate::testing::at_least(500))]
 
     #[test]
     fn any_records_come_back(records in any_records(), codec in any_codec(), offset in 0..i64::MAX / 2, epoch in any::<i32>()) {

@@ -148,7 +148,7 @@ fn a_code_from_a_later_version_is_an_unknown_error() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(3000))]
+    #![proptest_config(crate::testing::at_least(3000))]
 
     #[test]
     fn t79_any_bytes_are_refused_or_bounded(body in proptest::collection::vec(any::<u8>(), 0..300)) {
