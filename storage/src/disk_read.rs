@@ -160,6 +160,7 @@ impl<E: Env> Scan<'_, E> {
         let mut first = None;
         let mut expected = None;
         let mut next_offset = request.offset;
+        let mut failed = false;
         loop {
             let taken = first.map_or(0, |first| position - first);
             let budget = in_file(request.bytes_max).saturating_sub(taken);
@@ -168,7 +169,11 @@ impl<E: Env> Scan<'_, E> {
             }
             let hint = budget.max(READ_BYTES_MIN);
             let header = match self.batch_at(position, hint).await {
-                Err(ReadError::NoMemory { .. }) if taken > 0 => break,
+                // What lies before it is given; who goes on from there gets the error.
+                Err(_) if taken > 0 => {
+                    failed = true;
+                    break;
+                }
                 header => header?,
             };
             let fault = expected.filter(|expected| *expected != header.base_offset);
@@ -196,6 +201,9 @@ impl<E: Env> Scan<'_, E> {
         };
         let slices: SmallVec<_> = self.stream.parts(first, position).collect();
         self.stream.advance(next_offset, position);
+        if failed {
+            self.stream.forget();
+        }
         Ok(ReadResult { slices, bytes: in_memory(position - first), next_offset })
     }
 

@@ -353,7 +353,9 @@ impl<E: Env> Log<E> {
         }
         let near = active.appended > 0 && (active.appended + ahead.max(limit / 8) >= limit || self.is_too_old(wall));
         let needed = self.demand.next_segment.unwrap_or(0);
-        let lacking = self.prepared.as_ref().is_none_or(|prepared| prepared.allocated < needed);
+        // The name of a prepared file is free again once the last one has its own.
+        let named = self.open.iter().all(|segment| segment.name == Name::Own);
+        let lacking = named && self.prepared.as_ref().is_none_or(|prepared| prepared.allocated < needed);
         if lacking && (near || self.demand.next_segment.is_some()) {
             let bytes = block_ceiling(ahead.min(limit).max(needed));
             let path = self.directory.join(PREPARED_NAME);

@@ -95,6 +95,11 @@ impl<E: Env> Stream<E> {
         self.source = source;
     }
 
+    /// Gives up what was read: it is read again.
+    pub(crate) fn forget(&mut self) {
+        self.buffers.clear();
+    }
+
     /// Goes on from another place; what is buffered before it is given back.
     pub(crate) fn advance(&mut self, next_offset: Offset, position: u64) {
         self.next_offset = next_offset;

@@ -23,7 +23,7 @@ use crate::config::LogConfig;
 use crate::directory::Directory;
 use crate::disk_read::{Scan, Source};
 use crate::error::{Fault, ReadError};
-use crate::header::{BatchHeader, HeaderFault};
+use crate::header::{BATCH_HEADER_BYTES, BatchHeader, HeaderFault};
 use crate::index::{INDEX_ENTRY_BYTES, IndexEntry};
 use crate::log::Log;
 use crate::maintenance::prepare;
@@ -560,7 +560,8 @@ impl NotedBatch {
 async fn batch_or_fault<E: Env>(scan: &mut Scan<'_, E>, position: u64) -> Result<Result<BatchHeader, Fault>, Rc<io::Error>> {
     let end_of_file = Fault::Header(HeaderFault::Zeros);
     loop {
-        if position >= scan.stream.source.end {
+        // No batch begins where not even a header fits: nothing is appended beyond what is allocated.
+        if position + in_file(BATCH_HEADER_BYTES) > scan.stream.source.end {
             return Ok(Err(end_of_file));
         }
         let freed = scan.env.region().freed();

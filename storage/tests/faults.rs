@@ -1,0 +1,164 @@
+//! Disks that fail, and logs that stop.
+#![allow(clippy::unwrap_used, reason = "a test fails where it must")]
+
+mod support;
+
+use protocol::batch::BatchView;
+use protocol::ids::{DurabilityClass, Offset};
+use runtime::{Disk, Durability, Env, File};
+use sim::{Crash, DiskFaults};
+use storage::{AppendError, Fault, FlushPolicy, LogConfig, ReadError, ReadRequest, StorageConfig};
+use support::*;
+
+const ALWAYS: u64 = 1_000_000;
+
+#[test]
+fn t21_after_a_failed_write_nothing_is_appended_or_acknowledged() {
+    sim::run(1, |env| async move {
+        let directory = open(&env).await;
+        let mut log = directory.create_log(LOG, LogConfig::default()).await.unwrap();
+        for number in 0..10 {
+            append(&env, &mut log, 1, &numbered(number, 5000)).await;
+        }
+        write(&env, &mut log).await.unwrap();
+        let before = log.progress();
+        append(&env, &mut log, 1, &numbered(10, 5000)).await;
+        env.set_disk_faults(DiskFaults { write_errors_ppm: ALWAYS, ..DiskFaults::default() });
+        let error = write(&env, &mut log).await.unwrap_err();
+        assert_eq!(error.operation, "write");
+        env.set_disk_faults(DiskFaults::default());
+        // The disk is well again; the log stays stopped.
+        let bytes = numbered(11, 5000);
+        let (batch, _) = BatchView::split(&bytes).unwrap();
+        assert!(matches!(log.begin_append(&batch, stamp(&env, 1)), Err(AppendError::Stopped(_))));
+        assert!(log.begin_write(env.now()).is_none());
+        assert!(log.begin_maintenance(env.now(), env.wall_clock()).is_none());
+        assert_eq!(log.progress(), before);
+        drop((log, directory));
+        env.crash(Crash::Kill);
+        let env = env.restart();
+        let mut log = open(&env).await.recover_log(LOG, LogConfig::default(), |_| {}).await.unwrap().log;
+        let found = numbers(&mut log, Offset(0)).await;
+        assert!(found.len() == 10 || found.len() == 11, "{found:?}");
+        assert_eq!(found, (0..u64::try_from(found.len()).unwrap()).collect::<Vec<_>>());
+        append(&env, &mut log, 2, &numbered(77, 5000)).await;
+        settle(&env, &mut log).await.unwrap();
+        assert_eq!(numbers(&mut log, Offset(0)).await.last(), Some(&77));
+    });
+}
+
+#[test]
+fn t21_a_write_that_succeeds_behind_a_failed_one_moves_nothing() {
+    sim::run(3, |env| async move {
+        let directory = open(&env).await;
+        let mut log = directory.create_log(LOG, LogConfig::default()).await.unwrap();
+        append(&env, &mut log, 1, &numbered(0, 150_000)).await;
+        let first = log.begin_write(env.now()).unwrap();
+        let second = log.begin_write(env.now()).unwrap();
+        assert!(log.begin_write(env.now()).is_none(), "two writes are out");
+        let second = second.execute().await;
+        assert_eq!(log.finish_write(second).unwrap().written, Offset(0));
+        env.set_disk_faults(DiskFaults { write_errors_ppm: ALWAYS, ..DiskFaults::default() });
+        let first = first.execute().await;
+        log.finish_write(first).unwrap_err();
+        assert_eq!(log.written(), Offset(0));
+        assert_eq!(log.flushed(), Offset(0));
+    });
+}
+
+#[test]
+fn t22_a_failed_flush_is_never_tried_again() {
+    for grouped in [false, true] {
+        sim::run(1, move |env| async move {
+            let directory = open(&env).await;
+            let class = if grouped { DurabilityClass::Device } else { DurabilityClass::Written };
+            directory.set_storage(StorageConfig { flush_policy: FlushPolicy::Grouped, ..StorageConfig::default() });
+            let mut log = directory.create_log(LOG, LogConfig { class, ..LogConfig::default() }).await.unwrap();
+            append(&env, &mut log, 1, &numbered(0, 5000)).await;
+            env.set_disk_faults(DiskFaults { flush_errors_ppm: ALWAYS, ..DiskFaults::default() });
+            if grouped {
+                write(&env, &mut log).await.unwrap_err();
+            } else {
+                write(&env, &mut log).await.unwrap();
+                assert_eq!(log.written(), Offset(1));
+                let outcome = log.begin_flush().execute().await;
+                log.finish_flush(outcome, env.now()).unwrap_err();
+            }
+            env.set_disk_faults(DiskFaults::default());
+            assert_eq!(log.flushed(), Offset(0));
+            // A flush that is asked for again must not succeed over what the first has lost.
+            let outcome = log.begin_flush().execute().await;
+            log.finish_flush(outcome, env.now()).unwrap_err();
+            assert_eq!(log.flushed(), Offset(0));
+            assert!(log.failure().is_some());
+        });
+    }
+}
+
+#[test]
+fn a_full_disk_refuses_appends_and_serves_on_when_space_returns() {
+    sim::run(1, |env| async move {
+        let directory = open(&env).await;
+        let mut log = directory.create_log(LOG, small_segments()).await.unwrap();
+        env.set_disk_faults(DiskFaults { bytes_taken: 1 << 30, ..DiskFaults::default() });
+        let mut number = 0;
+        let error = loop {
+            match try_append(&env, &mut log, 1, &numbered(number, 20_000)).await {
+                Ok(_) => number += 1,
+                Err(error) => break error,
+            }
+        };
+        assert!(matches!(error, AppendError::NotReady { .. }), "{error}");
+        assert!(log.failure().is_none());
+        write(&env, &mut log).await.unwrap();
+        assert_eq!(numbers(&mut log, Offset(0)).await.len(), usize::try_from(number).unwrap());
+        env.set_disk_faults(DiskFaults::default());
+        env.sleep(std::time::Duration::from_secs(2)).await;
+        append(&env, &mut log, 1, &numbered(number, 20_000)).await;
+    });
+}
+
+#[test]
+fn t35_every_batch_that_comes_from_the_disk_is_checked() {
+    sim::run(1, |env| async move {
+        let directory = open(&env).await;
+        let mut log = directory.create_log(LOG, LogConfig::default()).await.unwrap();
+        for number in 0..5 {
+            append(&env, &mut log, 1, &numbered(number, 6000)).await;
+        }
+        settle(&env, &mut log).await.unwrap();
+        log.drop_cached();
+        let path = root().join("topics").join(LOG.topic.to_string()).join("0/00000000000000000000.log");
+        let file = env.disk().file(path, false);
+        let (_, chunk) = file.read(env.region().take(4096).unwrap(), 8192, 4096).await;
+        let mut bytes = chunk.as_bytes().to_vec();
+        bytes[2000] ^= 1;
+        let mut chunk = env.region().take(4096).unwrap();
+        chunk.append(&bytes);
+        file.write(chunk.freeze(), 8192, Durability::Device).await.unwrap();
+        let request = ReadRequest { offset: Offset(0), bound: Offset(5), bytes_max: 1 << 20, first_batch_whole: true };
+        // What lies before the damage is served; who goes on from there gets the error.
+        assert_eq!(read(&mut log, request).await.unwrap().1, Offset(1));
+        let error = read(&mut log, ReadRequest { offset: Offset(1), ..request }).await.map(|(_, next)| next).unwrap_err();
+        let size = u64::try_from(numbered(0, 6000).len()).unwrap();
+        assert!(matches!(error, ReadError::Corrupt { position, fault: Fault::Crc { .. }, .. } if position == size), "{error}");
+    });
+}
+
+#[test]
+fn t35_stamping_leaves_the_crc_as_the_producer_made_it() {
+    sim::run(1, |env| async move {
+        let directory = open(&env).await;
+        let mut log = directory.create_log(LOG, LogConfig::default()).await.unwrap();
+        append(&env, &mut log, 9, &numbered(0, 100)).await;
+        let sent = numbered(1, 100);
+        append(&env, &mut log, 9, &sent).await;
+        settle(&env, &mut log).await.unwrap();
+        log.drop_cached();
+        let bytes = read_all(&mut log, Offset(1), 1 << 20).await.unwrap();
+        let batch = batches(&bytes)[0];
+        assert_eq!((batch.base_offset(), batch.leader_epoch().0), (Offset(1), 9));
+        assert_eq!(batch.crc(), BatchView::split(&sent).unwrap().0.crc());
+        assert_eq!(bytes[21..], sent[21..]);
+    });
+}
