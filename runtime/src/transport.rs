@@ -68,5 +68,7 @@ pub trait Connection: Clone + 'static {
     /// Bytes of chunks that unfinished zero-copy sends of this connection hold.
     fn unsent_bytes(&self) -> usize;
     /// Shuts both directions down: what is under way ends with an error, the descriptor is closed when nothing uses it.
+    /// The peer still gets what was sent, unless a send is under way: then the connection is reset, and its memory comes back
+    /// at once. Dropping the last handle closes.
     fn close(&self);
 }

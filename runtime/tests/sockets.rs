@@ -142,6 +142,28 @@ fn dropping_the_last_handle_ends_the_stream() {
 }
 
 #[test]
+fn t90_dropped_connection_to_a_reader_that_reads_nothing_gives_its_memory_back() {
+    core(|env| async move {
+        let listener = env.transport().listen(any()).await.unwrap();
+        let address = listener.local_address();
+        let client = env.offload(move || TcpStream::connect(address).unwrap()).await;
+        let (connection, _) = listener.accept().await.unwrap();
+        let parts = SendParts::from_iter((0..4).map(|_| SendPart::Chunk(filled(&env, 2 << 20, 1).freeze())));
+        let mut send = Box::pin(connection.send(parts));
+        for _ in 0..5 {
+            assert!(poll_once(&mut send).await.is_none());
+            env.sleep(Duration::from_millis(2)).await;
+        }
+        drop(send);
+        env.sleep(Duration::from_millis(2)).await;
+        assert_eq!(env.region().free_bytes(), env.region().bytes() - (8 << 20), "the send goes on");
+        drop(connection);
+        until(&env, "memory's return", || env.region().free_bytes() == env.region().bytes()).await;
+        drop(client);
+    });
+}
+
+#[test]
 fn t91_bytes_of_a_dropped_receive_are_missed_aloud() {
     core(|env| async move {
         let listener = env.transport().listen(any()).await.unwrap();

@@ -84,7 +84,7 @@ impl Default for CoreConfig {
             memory_bytes: 64 << 20,
             ring_entries: 1024,
             spin: Spin::Off,
-            preempt_timer: Duration::from_micros(500),
+            preempt_timer: Duration::from_millis(1),
             offload_threads: 2,
             descriptors_max: limits::SEGMENT_DESCRIPTORS_PER_CORE_MAX,
             registration: Registration::Preferred,
@@ -194,8 +194,14 @@ where
 const EXECUTOR_RING_DEPTH: usize = 64;
 /// Listening sockets of a core, for the size of a table only.
 const LISTENERS_MAX: usize = 16;
+/// The longest that glommio may sleep with tasks that are ready. When its preempt timer fires between its poll of I/O and its look at
+/// the tasks (the thread lost its processor just there), it takes the tasks for done and sleeps until the next event; this is that event.
+const HEARTBEAT: Duration = Duration::from_millis(10);
 /// How long a core that stops waits for the kernel to give its memory back.
 const STOP_WAIT: Duration = Duration::from_secs(2);
+
+/// How long a core that stops lets peers acknowledge what was sent to them without a copy.
+const STOP_PATIENCE: Duration = Duration::from_millis(300);
 
 /// The tasks that drive a core's ring.
 struct Driver {
@@ -234,6 +240,14 @@ impl Driver {
         let stopping = self.stopping.clone();
         let submitter = ring.clone().run_submitter(spin, stopping.clone());
         glommio::spawn_local(submitter).detach();
+        let (heart_ring, heart_stopping) = (ring.clone(), stopping.clone());
+        glommio::spawn_local(async move {
+            while !heart_stopping.get() {
+                glommio::timer::sleep(HEARTBEAT).await;
+            }
+            heart_ring.driver_task_ended();
+        })
+        .detach();
         let ring = ring.clone();
         glommio::spawn_local(async move {
             // SAFETY: the descriptor is owned here and given away with into_raw_fd.
@@ -246,7 +260,7 @@ impl Driver {
             }
             // The descriptor is closed either way.
             let _ = file.close().await;
-            ring.eventfd_ended();
+            ring.driver_task_ended();
         })
         .detach();
     }
@@ -255,9 +269,14 @@ impl Driver {
     async fn stop(self, core: RingEnv) {
         core.0.tasks.stop().await;
         core.0.ring.cancel_endless();
-        let deadline = core.now() + STOP_WAIT;
-        while core.0.ring.in_use() > 0 && core.now() < deadline {
+        let start = core.now();
+        let mut patient = true;
+        while core.0.ring.in_use() > 0 && core.now() < start + STOP_WAIT {
             glommio::timer::sleep(Duration::from_millis(1)).await;
+            if patient && core.now() > start + STOP_PATIENCE {
+                patient = false;
+                core.0.ring.abort_sends();
+            }
         }
         self.stopping.set(true);
         // The count is far from its maximum, so the write can't block, and it can't fail otherwise.
@@ -368,6 +387,8 @@ impl Env for RingEnv {
     }
 
     fn yield_now(&self) -> impl Future<Output = ()> {
+        // The executor itself looks at nothing while tasks are ready.
+        self.0.ring.nudge();
         futures_lite::future::yield_now()
     }
 

@@ -107,6 +107,8 @@ pub(super) struct Socket {
     pub(super) drained: Cell<bool>,
     /// A receive was dropped after the kernel had given it bytes.
     pub(super) bytes_lost: Cell<bool>,
+    /// Sends of which the kernel hasn't taken all bytes.
+    pub(super) sends: Cell<u32>,
 }
 
 /// When a part is sent without a copy.
@@ -146,6 +148,8 @@ pub(super) struct Send {
     /// Bytes counted in `socket.zero_copy_bytes` for this send, and the parts that they are of.
     held: usize,
     counted_parts: usize,
+    /// Counted in `socket.sends`.
+    under_way: bool,
 }
 
 /// Connections that a listening socket has accepted and nobody has taken yet.
@@ -198,7 +202,30 @@ impl Socket {
             zero_copy_bytes: Cell::new(0),
             drained: Cell::new(false),
             bytes_lost: Cell::new(false),
+            sends: Cell::new(0),
         }
+    }
+
+    /// Ends the stream. In order, if all that was sent is with the kernel: the peer gets it, then the end. But a send that is cut
+    /// short breaks the stream anyhow, and its peer reads too slowly: then all is thrown away, memory comes back at once, and the
+    /// peer gets a reset.
+    pub(super) fn close(&self) {
+        if self.closed.replace(true) {
+            return;
+        }
+        if self.sends.get() > 0 {
+            self.abort();
+        } else {
+            // An error means that the peer has gone already.
+            let _ = rustix::net::shutdown(&self.descriptor, rustix::net::Shutdown::Both);
+        }
+    }
+
+    /// Throws away what the peer hasn't acknowledged, and resets the connection.
+    pub(super) fn abort(&self) {
+        self.closed.set(true);
+        // An error means that there is no connection any more.
+        let _ = rustix::net::connect_unspec(&self.descriptor);
     }
 
     fn target(&self) -> Target {
@@ -370,8 +397,19 @@ impl Send {
                 SendPart::Owned(_) => None,
             })
             .collect();
-        let mut send =
-            Send { socket, parts, holds, part: 0, offset: 0, zero_copy: false, copy_this_step: false, held: 0, counted_parts: 0 };
+        socket.sends.set(socket.sends.get() + 1);
+        let mut send = Send {
+            socket,
+            parts,
+            holds,
+            part: 0,
+            offset: 0,
+            zero_copy: false,
+            copy_this_step: false,
+            held: 0,
+            counted_parts: 0,
+            under_way: true,
+        };
         send.skip(0);
         send
     }
@@ -424,6 +462,14 @@ impl Send {
     }
 
     fn advance(&mut self, result: i32) -> Step {
+        let step = self.step(result);
+        if matches!(step, Step::Finished(_)) {
+            self.ended();
+        }
+        step
+    }
+
+    fn step(&mut self, result: i32) -> Step {
         if result == -libc::EINTR || result == -libc::EAGAIN {
             return Step::Again;
         }
@@ -460,12 +506,25 @@ impl Send {
         assert!(count == 0, "the kernel sent {count} bytes more than there were");
     }
 
+    /// The kernel has taken all bytes, or won't.
+    fn ended(&mut self) {
+        if std::mem::take(&mut self.under_way) {
+            self.socket.sends.set(self.socket.sends.get() - 1);
+        }
+    }
+
     /// The kernel reads nothing of this send any more.
     pub(super) fn release(&mut self) {
         let bytes = &self.socket.zero_copy_bytes;
         bytes.set(bytes.get() - self.held);
         self.held = 0;
         self.holds.clear();
+    }
+}
+
+impl Drop for Send {
+    fn drop(&mut self) {
+        self.ended();
     }
 }
 

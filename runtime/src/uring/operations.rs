@@ -283,6 +283,15 @@ impl Operations {
         }
     }
 
+    /// Resets every connection of which the kernel still reads a send.
+    pub(super) fn abort_sends(&self) {
+        for slot in &self.slots {
+            if let Some(Operation::Send(send)) = &slot.operation {
+                send.socket.abort();
+            }
+        }
+    }
+
     /// Frees what can be freed of a slot.
     fn settle(&mut self, id: OperationId) {
         let slot = &mut self.slots[id.index as usize];

@@ -182,6 +182,11 @@ impl Ring {
         self.enqueue(Operations::cancel_endless);
     }
 
+    /// Resets every connection of which the kernel still reads a send.
+    pub(super) fn abort_sends(&self) {
+        self.0.state.borrow().operations.abort_sends();
+    }
+
     /// Operations that the kernel may still have something of.
     pub(super) fn in_use(&self) -> usize {
         self.0.state.borrow().operations.in_use()
@@ -215,11 +220,7 @@ impl Ring {
         }
         drop(state);
         // Completions of what has just been submitted are taken by the submitter too, so it always runs.
-        if !shared.scheduled.replace(true)
-            && let Some(submitter) = &*shared.submitter.borrow()
-        {
-            submitter.wake_by_ref();
-        }
+        self.schedule();
         value
     }
 
@@ -314,19 +315,15 @@ impl Ring {
         ring.driver_task_ended();
     }
 
-    /// The task that awaits the eventfd has ended.
-    pub(super) fn eventfd_ended(&self) {
-        self.driver_task_ended();
-    }
-
-    fn driver_task_ended(&self) {
+    /// A task of the driver has ended.
+    pub(super) fn driver_task_ended(&self) {
         self.0.ended.set(self.0.ended.get() + 1);
         self.0.driver_ended.notify();
     }
 
-    /// Ends when both driver tasks have.
+    /// Ends when the three tasks of the driver have.
     pub(super) async fn until_driver_ended(&self) {
-        while self.0.ended.get() < 2 {
+        while self.0.ended.get() < 3 {
             self.0.driver_ended.changed(self.0.driver_ended.count()).await;
         }
     }
@@ -338,13 +335,32 @@ impl Ring {
         }
     }
 
+    /// Has the submitter run if completions wait.
+    pub(super) fn nudge(&self) {
+        if self.0.scheduled.get() {
+            return;
+        }
+        let waits = {
+            let state = &mut *self.0.state.borrow_mut();
+            !state.uring.completion().is_empty() || state.uring.submission().taskrun()
+        };
+        if waits {
+            self.schedule();
+        }
+    }
+
+    fn schedule(&self) {
+        if !self.0.scheduled.replace(true)
+            && let Some(submitter) = &*self.0.submitter.borrow()
+        {
+            submitter.wake_by_ref();
+        }
+    }
+
     /// The eventfd has signalled.
     pub(super) fn wake(&self) {
         self.0.eventfd_wakes.set(self.0.eventfd_wakes.get() + 1);
-        if let Some(submitter) = &*self.0.submitter.borrow() {
-            self.0.scheduled.set(true);
-            submitter.wake_by_ref();
-        }
+        self.schedule();
     }
 
     fn poll(&self, id: OperationId, waker: &Waker) -> Poll<Outcome> {

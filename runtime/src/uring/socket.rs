@@ -191,7 +191,7 @@ impl Connection for RingConnection {
     }
 
     fn close(&self) {
-        self.0.close();
+        self.0.socket.close();
     }
 }
 
@@ -206,18 +206,11 @@ impl Handle {
         }
         Ok(self.socket.clone())
     }
-
-    fn close(&self) {
-        if !self.socket.closed.replace(true) {
-            // Ends what is under way. An error means that the peer has gone already.
-            let _ = rustix::net::shutdown(&self.socket.descriptor, Shutdown::Both);
-        }
-    }
 }
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        self.close();
+        self.socket.close();
     }
 }
 

@@ -281,6 +281,25 @@ fn t90_memory_of_a_send_is_held_until_the_notification() {
 }
 
 #[test]
+fn t90_bytes_of_a_send_are_counted_once_however_often_it_is_tried() {
+    let mut kernel = Kernel::new();
+    let socket = Kernel::socket();
+    let chunk = kernel.chunk(64 * KIB, 5).freeze();
+    let id = kernel.send(&socket, [SendPart::Chunk(chunk)]);
+    for (result, flags) in [(-libc::EINTR, 0), (length(16 * KIB), FLAG_MORE), (length(48 * KIB), FLAG_MORE)] {
+        let (user_data, submission) = kernel.next();
+        assert!(is_zero_copy(submission));
+        assert_eq!(socket.zero_copy_bytes.get(), 64 * KIB);
+        kernel.complete(user_data, result, flags);
+    }
+    kernel.result(id).unwrap();
+    kernel.complete(id.user_data(), 0, FLAG_NOTIFICATION);
+    assert_eq!(socket.zero_copy_bytes.get(), 64 * KIB, "one of two notifications");
+    kernel.complete(id.user_data(), 0, FLAG_NOTIFICATION);
+    assert_eq!((socket.zero_copy_bytes.get(), kernel.lent()), (0, 0));
+}
+
+#[test]
 fn t90_notification_before_the_completion() {
     let mut kernel = Kernel::new();
     let socket = Kernel::socket();
