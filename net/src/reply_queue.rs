@@ -19,8 +19,15 @@ use crate::service::Response;
 mod tests;
 
 enum Slot<R> {
-    Ready(VecDeque<SendPart>),
-    Later { reply: R, bytes_max: usize },
+    /// `sent` parts are gone already.
+    Ready {
+        parts: SendParts,
+        sent: usize,
+    },
+    Later {
+        reply: R,
+        bytes_max: usize,
+    },
 }
 
 /// Replies not handed to a send yet.
@@ -58,7 +65,7 @@ impl<R: Future<Output = Response> + Unpin> ReplyQueue<R> {
     /// Queues a reply that is there.
     pub fn push_ready(&mut self, response: Response) {
         self.bytes += response.bytes();
-        self.slots.push_back(Slot::Ready(response.parts.into_iter().collect()));
+        self.slots.push_back(Slot::Ready { parts: response.parts, sent: 0 });
     }
 
     /// Queues a reply that comes later.
@@ -79,7 +86,7 @@ impl<R: Future<Output = Response> + Unpin> ReplyQueue<R> {
             if let Poll::Ready(response) = Pin::new(reply).poll(context) {
                 self.bytes = self.bytes - bytes_max + response.bytes();
                 self.later -= 1;
-                *slot = Slot::Ready(response.parts.into_iter().collect());
+                *slot = Slot::Ready { parts: response.parts, sent: 0 };
             }
         }
     }
@@ -88,19 +95,20 @@ impl<R: Future<Output = Response> + Unpin> ReplyQueue<R> {
     pub fn gather(&mut self) -> SendParts {
         let mut parts = SendParts::new();
         let mut bytes = 0;
-        while let Some(Slot::Ready(ready)) = self.slots.front_mut() {
-            while bytes < SEND_BYTES_MAX && parts.len() < SEND_PARTS_MAX {
-                let Some(part) = ready.pop_front() else { break };
+        while let Some(Slot::Ready { parts: ready, sent }) = self.slots.front_mut() {
+            while bytes < SEND_BYTES_MAX && parts.len() < SEND_PARTS_MAX && *sent < ready.len() {
+                let part = std::mem::replace(&mut ready[*sent], SendPart::Owned(Box::default()));
                 let (now, rest) = split(part, SEND_BYTES_MAX - bytes);
                 bytes += now.as_bytes().len();
                 if !now.as_bytes().is_empty() {
                     parts.push(now);
                 }
-                if let Some(rest) = rest {
-                    ready.push_front(rest);
+                match rest {
+                    Some(rest) => ready[*sent] = rest,
+                    None => *sent += 1,
                 }
             }
-            if !ready.is_empty() {
+            if *sent < ready.len() {
                 break;
             }
             self.slots.pop_front();
