@@ -10,6 +10,7 @@ use std::io;
 use std::rc::Rc;
 
 use cluster::metadata::TopicConfig;
+use cluster::replica::NO_EPOCH;
 use protocol::error::{ErrorCode, WireError};
 use protocol::ids::{DirectoryId, LeaderEpoch, TopicPartition};
 use runtime::Env;
@@ -28,7 +29,8 @@ pub struct PartitionPlace {
     pub partition: TopicPartition,
     /// Its data directory.
     pub directory: DirectoryId,
-    /// Its leader epoch from now on: higher than in any earlier start or place.
+    /// Its leader epoch from now on: higher than in any earlier start or place. `NO_EPOCH` when it is opened: one above the log's
+    /// last, for the metadata log, whose epochs stand nowhere else.
     pub leader_epoch: LeaderEpoch,
 }
 
@@ -134,7 +136,12 @@ impl<E: Env> Shard<E> {
         let directory = self.check_place(place)?;
         let recovered = directory.recover_log(partition, log_config(&config), progress).await;
         let Recovered { log, cut, scanned } = recovered.map_err(|cause| OpenPartitionError::Recovery { partition, cause })?;
-        self.serve(place, config, log)?;
+        let leader_epoch = if place.leader_epoch == NO_EPOCH {
+            LeaderEpoch(log.last_epoch().0.checked_add(1).expect("a log outlives few of its 2^31 epochs"))
+        } else {
+            place.leader_epoch
+        };
+        self.serve(PartitionPlace { leader_epoch, ..place }, config, log)?;
         Ok(OpenedPartition { cut, scanned_bytes: scanned })
     }
 
