@@ -7,6 +7,7 @@
 mod clock;
 mod fetch;
 mod lifecycle;
+mod list_offsets;
 mod maintenance;
 mod metrics;
 mod partition;

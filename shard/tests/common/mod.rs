@@ -1,5 +1,6 @@
 //! A shard in the simulator, batches, and short ways to produce and fetch.
 #![allow(dead_code, reason = "each test file uses a part")]
+#![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::time::Duration;
 
