@@ -9,9 +9,12 @@ use clap::{Args, Parser, Subcommand};
 use crate::config::StartFlags;
 
 mod consume;
+mod doctor;
 mod failure;
+mod log;
 mod output;
 mod produce;
+mod start;
 mod topic;
 
 pub use failure::{Failure, FailureKind};
@@ -41,6 +44,13 @@ enum Command {
     Produce(produce::ProduceArgs),
     /// Read records
     Consume(consume::ConsumeArgs),
+    /// Look into logs offline
+    Log {
+        #[command(subcommand)]
+        command: log::LogCommand,
+    },
+    /// Say what this machine gives a host, what it lacks, and how to mend it
+    Doctor(doctor::DoctorArgs),
 }
 
 /// How a subcommand reaches a host.
@@ -71,10 +81,12 @@ pub fn main() -> ExitCode {
 
 fn run(command: Command) -> Result<(), Failure> {
     match command {
-        Command::Start(_) => Err(Failure::failed("not here yet")),
+        Command::Start(flags) => start::run(flags),
         Command::Topic { command } => client_runtime(topic::run(command)),
         Command::Produce(args) => client_runtime(produce::run(args)),
         Command::Consume(args) => client_runtime(consume::run(args)),
+        Command::Log { command } => log::run(command),
+        Command::Doctor(args) => doctor::run(args),
     }
 }
 

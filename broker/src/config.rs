@@ -18,6 +18,7 @@ mod values;
 
 pub use file::{FileConfig, KEYS};
 pub use flags::StartFlags;
+pub use machine::memory_bytes_default;
 pub use values::{DurationText, SizeText, Spin};
 
 /// Where the native protocol listens, if nobody says so.

@@ -1,7 +1,14 @@
 //! The process: configuration, start, request handlers, controller, command line.
 #![forbid(unsafe_code)]
 
+pub mod api;
 pub mod cli;
 pub mod config;
+pub mod controller;
+pub mod dispatch;
 pub mod doctor;
 pub mod likely;
+pub mod metadata_log;
+pub mod node;
+pub mod partitions;
+pub mod progress;

@@ -79,6 +79,9 @@ pub const WRITES_IN_FLIGHT_PER_PARTITION_MAX: usize = 2;
 /// Largest group commit, in bytes.
 pub const GROUP_COMMIT_BYTES_MAX: usize = 1 << 20;
 
+/// Longest wait for a topic to be created, in milliseconds.
+pub const TOPIC_CHANGE_TIMEOUT_MS_MAX: u32 = 120_000;
+
 /// Topics of a host, at most.
 pub const TOPICS_MAX: usize = 100_000;
 /// Partitions of one topic, at most.

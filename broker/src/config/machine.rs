@@ -4,8 +4,9 @@ use std::fs;
 
 use super::{MEMORY_BYTES_DEFAULT_MAX, MEMORY_BYTES_MIN};
 
-/// Half of what the cgroup or the machine has, within bounds.
-pub(super) fn memory_bytes_default() -> u64 {
+/// The region that is taken unless something else is said, in bytes: half of what the cgroup or the machine has, within bounds.
+#[must_use]
+pub fn memory_bytes_default() -> u64 {
     let limits = [
         number_in("/sys/fs/cgroup/memory.max"),
         number_in("/sys/fs/cgroup/memory/memory.limit_in_bytes"),

@@ -1,0 +1,91 @@
+//! Fetch: version 1.
+//!
+//! Batches as they lie in the log, sent from where they lie. Answered at once if `min_bytes` are there or a partition has an error;
+//! else it waits for the high watermark (never for mere appends, T75) or `max_wait_ms`. The first batch of the first partition that has
+//! one comes whole, however small the limits (T72), and so does a batch that contains the offset asked for (T30).
+//!
+//! Where it differs from Kafka: no fetch sessions yet; a position behind the end is OFFSET_OUT_OF_RANGE at once, as there; the
+//! limits of the answer are the least of what is asked and what this host allows.
+
+use std::time::Duration;
+
+use cluster::replica::Reader;
+use net::Call;
+use protocol::error::{ErrorCode, WireError};
+use protocol::frame::FrameHeader;
+use protocol::ids::Offset;
+use protocol::limits::FETCH_BYTES_MAX;
+use protocol::native::{FetchPartitionReply, FetchReply, FetchRequest, IsolationLevel, Kind};
+use runtime::Env;
+use shard::FetchError;
+
+use super::Reply;
+use super::reply::{refuse_with, reply_with_payload};
+use crate::dispatch::Dispatch;
+
+/// Answers Fetch.
+pub fn handle<E: Env>(dispatch: &Dispatch<E>, header: &FrameHeader, body: &[u8]) -> Call<Reply> {
+    let request = match FetchRequest::decode_body(body) {
+        Ok(request) => request,
+        Err(error) => return Call::Ready(refuse_with(header, &error)),
+    };
+    let bytes_max = size(request.max_bytes).min(FETCH_BYTES_MAX);
+    let asked = shard::FetchRequest {
+        reader: match request.isolation {
+            IsolationLevel::ReadUncommitted => Reader::Consumer,
+            IsolationLevel::ReadCommitted => Reader::CommittedConsumer,
+        },
+        max_wait: Duration::from_millis(u64::from(request.max_wait_ms)),
+        min_bytes: size(request.min_bytes).min(bytes_max),
+        max_bytes: bytes_max,
+        partitions: request
+            .partitions
+            .iter()
+            .map(|wanted| shard::FetchPartition {
+                partition: dispatch.readable(wanted.topic_partition()),
+                offset: wanted.offset,
+                max_bytes: size(wanted.max_bytes),
+                leader_epoch: wanted.current_leader_epoch,
+            })
+            .collect(),
+    };
+    let header = *header;
+    let dispatch = dispatch.clone();
+    let answer = async move {
+        let result = dispatch.shard().clone().fetch(asked).await;
+        let mut partitions = Vec::with_capacity(result.len());
+        let mut payload = Vec::new();
+        for (wanted, fetched) in request.partitions.iter().zip(result) {
+            partitions.push(match fetched {
+                Ok(fetched) => {
+                    payload.extend(fetched.slices);
+                    FetchPartitionReply {
+                        error: ErrorCode::None,
+                        high_watermark: fetched.bounds.high_watermark,
+                        last_stable: fetched.bounds.last_stable,
+                        log_start: fetched.bounds.log_start,
+                        bytes: u32::try_from(fetched.bytes).unwrap_or(u32::MAX),
+                    }
+                }
+                Err(FetchError::UnknownPartition { .. }) => failed(dispatch.why_unknown(wanted.topic_partition()).0),
+                Err(FetchError::OutOfRange { log_start, log_end, .. }) => FetchPartitionReply {
+                    log_start,
+                    high_watermark: log_end,
+                    last_stable: log_end,
+                    ..failed(ErrorCode::OffsetOutOfRange)
+                },
+                Err(error) => failed(error.code()),
+            });
+        }
+        reply_with_payload(&header, Kind::Fetch, &FetchReply { partitions }.encode_body(), payload.into_iter())
+    };
+    Call::Later { reply: Reply::Other(Box::pin(answer)), bytes_max }
+}
+
+fn size(bytes: u32) -> usize {
+    usize::try_from(bytes).unwrap_or(usize::MAX)
+}
+
+fn failed(error: ErrorCode) -> FetchPartitionReply {
+    FetchPartitionReply { error, high_watermark: Offset(-1), last_stable: Offset(-1), log_start: Offset(-1), bytes: 0 }
+}

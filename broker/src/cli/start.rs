@@ -1,0 +1,179 @@
+//! `corelane start`: one host in the foreground.
+//!
+//! The main thread becomes the core. A service thread waits for SIGTERM and SIGINT: the first stops the host, a second one
+//! ends the process at once. Standard output has one line, `ready ...`; everything else is on standard error.
+
+use std::io::IsTerminal;
+use std::sync::mpsc;
+
+use protocol::ids::HostId;
+use runtime::uring::{CoreConfig, CoreError, RingEnv, Spin, run_core};
+use runtime::{Env, uring};
+use serde_json::json;
+use storage::OpenError;
+use tracing_subscriber::EnvFilter;
+
+use super::output::print;
+use super::{Failure, FailureKind};
+use crate::config::{self, ConfigError, Settings, StartFlags};
+use crate::node::{Node, NodeConfig, StartError};
+
+/// Threads for blocking work; one of them waits for the signal to stop.
+const OFFLOAD_THREADS: usize = 3;
+/// The exit code of a process that was told twice to stop, as shells count signals.
+const KILLED: i32 = 130;
+
+/// Runs `start` to its end.
+pub fn run(flags: StartFlags) -> Result<(), Failure> {
+    let settings = Settings::load(flags)?;
+    start_logging(&settings)?;
+    let stop = watch_signals().map_err(|error| Failure::failed(format!("can't watch signals: {error}")))?;
+    let core = core_config(&settings)?;
+    let result = run_core(core, move |env| serve(env, settings, stop));
+    result.map_err(|error| core_failure(&error))?
+}
+
+async fn serve(env: RingEnv, settings: Settings, stop: mpsc::Receiver<&'static str>) -> Result<(), Failure> {
+    let began = env.now();
+    let node = Node::start(env.clone(), node_config(&settings)).await.map_err(start_failure)?;
+    let took_ms = u64::try_from(env.now().since(began).as_millis()).unwrap_or(u64::MAX);
+    say_what_is_promised(&settings, &env);
+    say_ready(&settings, &node, took_ms)?;
+    let signal = env.offload(move || stop.recv().unwrap_or("the end of its signal thread")).await;
+    tracing::info!(signal, "stopping");
+    let began = env.now();
+    let stopped = node.stop().await;
+    let took_ms = u64::try_from(env.now().since(began).as_millis()).unwrap_or(u64::MAX);
+    if stopped.unclean.is_empty() {
+        tracing::info!(flushed = stopped.flushed, took_ms, "stopped, everything is on stable storage");
+        return Ok(());
+    }
+    for reason in &stopped.unclean {
+        tracing::error!(reason, "not on stable storage");
+    }
+    Err(Failure::failed(format!("the stop was not clean: {}", stopped.unclean.join("; "))))
+}
+
+fn say_what_is_promised(settings: &Settings, env: &RingEnv) {
+    tracing::info!(
+        "this host stands alone: replication factor 1, min.insync.replicas 1; an acknowledged record is as safe as this host's disk \
+         (durability=device: flushed; durability=written: in the kernel's or the drive's hands)"
+    );
+    if !settings.listen.ip().is_loopback() {
+        tracing::warn!(listen = %settings.listen, "--insecure: everybody who reaches this address may read and write everything");
+    }
+    if !env.is_registered() {
+        tracing::warn!("the memory is not registered with io_uring; `corelane doctor` says why and what to do");
+    }
+}
+
+fn say_ready(settings: &Settings, node: &Node<RingEnv>, took_ms: u64) -> Result<(), Failure> {
+    let (out_of_service, partitions) = node.partitions();
+    let address = node.native_address();
+    if settings.json {
+        return print(&json!({
+            "event": "ready", "native": address.to_string(), "native_port": address.port(), "cluster_id": node.cluster().to_string(),
+            "host_id": settings.host_id, "broker_epoch": node.broker_epoch().0, "partitions": partitions,
+            "partitions_out_of_service": out_of_service, "pid": std::process::id(), "start_ms": took_ms,
+        }));
+    }
+    print(&format_args!(
+        "ready native={address} cluster={} host={} epoch={} partitions={partitions} out_of_service={out_of_service} pid={} start_ms={took_ms}",
+        node.cluster(),
+        settings.host_id,
+        node.broker_epoch(),
+        std::process::id(),
+    ))
+}
+
+fn start_logging(settings: &Settings) -> Result<(), Failure> {
+    let filter = EnvFilter::try_new(&settings.log).map_err(|error| {
+        Failure::usage(format!(
+            "log filter {:?}: {error}; allowed are error, warn, info, debug, trace, or MODULE=LEVEL",
+            settings.log
+        ))
+    })?;
+    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let set =
+        if settings.json { builder.json().try_init() } else { builder.with_ansi(std::io::stderr().is_terminal()).try_init() };
+    set.map_err(|error| Failure::failed(format!("can't log: {error}")))
+}
+
+/// A thread that passes the first signal on.
+fn watch_signals() -> std::io::Result<mpsc::Receiver<&'static str>> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let (sender, receiver) = mpsc::channel();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let (mut terminate, mut interrupt) = {
+        let _inside = runtime.enter();
+        (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?)
+    };
+    std::thread::Builder::new().name("signals".into()).spawn(move || {
+        runtime.block_on(async move {
+            loop {
+                let name = tokio::select! {
+                    _ = terminate.recv() => "SIGTERM",
+                    _ = interrupt.recv() => "SIGINT",
+                };
+                if sender.send(name).is_err() {
+                    // The host is stopping or has not begun to wait: a second signal means now.
+                    std::process::exit(KILLED);
+                }
+            }
+        });
+    })?;
+    Ok(receiver)
+}
+
+fn core_config(settings: &Settings) -> Result<CoreConfig, Failure> {
+    let memory_bytes = usize::try_from(settings.memory_bytes).map_err(|_| Failure::usage("memory is too large"))?;
+    Ok(CoreConfig {
+        name: "core-0".into(),
+        cpu: settings.cpu,
+        memory_bytes,
+        spin: match settings.spin {
+            config::Spin::Off => Spin::Off,
+            config::Spin::For(duration) => Spin::For(duration),
+            config::Spin::Always => Spin::Always,
+        },
+        offload_threads: OFFLOAD_THREADS,
+        registration: uring::Registration::Preferred,
+        ..CoreConfig::default()
+    })
+}
+
+fn node_config(settings: &Settings) -> NodeConfig {
+    let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    NodeConfig {
+        data: settings.data.clone(),
+        listen: settings.listen,
+        host: HostId(settings.host_id),
+        holder: format!("corelane, process {} on {name}, listening on {}", std::process::id(), settings.listen),
+        host_name: name,
+        connections: net::ConnectionLimits {
+            connections_max: settings.connections_max,
+            connections_per_address_max: settings.connections_per_address_max,
+            idle_timeout: settings.idle_timeout,
+            ..net::ConnectionLimits::default()
+        },
+        partitions_max: settings.partitions_max,
+    }
+}
+
+impl From<ConfigError> for Failure {
+    fn from(error: ConfigError) -> Failure {
+        Failure::usage(error.to_string())
+    }
+}
+
+fn start_failure(error: StartError) -> Failure {
+    match error {
+        StartError::Directory(error @ OpenError::Io { .. }) => Failure::failed(error.to_string()),
+        StartError::Directory(error) => Failure::new(FailureKind::Directory, error.to_string()),
+        error => Failure::failed(error.to_string()),
+    }
+}
+
+fn core_failure(error: &CoreError) -> Failure {
+    Failure::failed(format!("{error}\nrun `corelane doctor` for what this machine needs"))
+}

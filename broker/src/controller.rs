@@ -1,0 +1,332 @@
+//! The controller of a host that stands alone: changes of metadata, one after the other.
+//!
+//! Lives on core 0. A change is checked against the image, appended to the metadata log as one batch, awaited until it is
+//! durable, applied to the image, and only then acted on (partitions opened or closed). Handlers call it; `node` replays.
+//!
+//! Invariants:
+//! - The image is what the durable part of the metadata log adds up to. A batch of records is taken whole or not at all.
+//! - A change runs to its end in a task of its own, also if whoever asked has gone: between the append and the image nothing
+//!   may stop it.
+//! - If the outcome of an append isn't known, nothing is changed any more until a restart has read what is there.
+
+use std::cell::{Cell, Ref, RefCell};
+use std::future::Future;
+use std::rc::Rc;
+use std::time::Duration;
+
+use cluster::metadata::{ApplyError, Image, MetadataRecord};
+use cluster::replica::{Acks, NO_EPOCH};
+use protocol::batch::{BatchBuilder, BatchView, BuildError, RecordFields};
+use protocol::compression::Codec;
+use protocol::error::{ErrorCode, WireError};
+use protocol::ids::{CoreId, DirectoryId, HostId, METADATA_TOPIC, PartitionIndex, Timestamp, TopicId, TopicPartition};
+use runtime::Env;
+use runtime::local::{Notify, once};
+use shard::{ProduceRequest, Shard};
+use thiserror::Error;
+
+use crate::partitions::{Opening, Partitions};
+
+/// The metadata log's one partition.
+pub const METADATA_PARTITION: TopicPartition = TopicPartition { topic: METADATA_TOPIC, partition: PartitionIndex(0) };
+/// A write of the metadata log that takes longer than this has an unknown outcome.
+const APPEND_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Why a change was refused, or not done.
+#[derive(Clone, Debug, Error)]
+pub enum ChangeError {
+    /// It doesn't fit what is there.
+    #[error(transparent)]
+    Refused(#[from] ApplyError),
+    /// No topic has that name.
+    #[error("there is no topic {name:?}")]
+    UnknownTopic {
+        /// The name.
+        name: String,
+    },
+    /// The host would have too many partitions.
+    #[error("{asked} partitions more would make {} of this host, {allowed} are allowed (partitions_max)", present + asked)]
+    TooManyPartitions {
+        /// Partitions that it has.
+        present: usize,
+        /// Partitions asked for.
+        asked: usize,
+        /// Partitions allowed.
+        allowed: usize,
+    },
+    /// The topic asks for more in-sync replicas than there are hosts.
+    #[error("min.insync.replicas={asked} can't be met: this host stands alone, so a partition has 1 replica")]
+    TooFewHosts {
+        /// Replicas asked for.
+        asked: u32,
+    },
+    /// The metadata log doesn't take it; nothing was changed.
+    #[error("the metadata log refused the change: {reason}")]
+    LogRefused {
+        /// What it said.
+        reason: String,
+    },
+    /// Whether the metadata log has it isn't known.
+    #[error("the metadata log failed, and nothing is changed any more until this host is restarted: {reason}")]
+    LogFailed {
+        /// What it said.
+        reason: String,
+    },
+    /// The topic exists, but some partition can't be used.
+    #[error("the topic exists, but partition {partition} can't be opened: {reason}")]
+    NotOpened {
+        /// The partition.
+        partition: PartitionIndex,
+        /// Why not.
+        reason: String,
+    },
+    /// The host stops.
+    #[error("the host is stopping")]
+    Stopping,
+}
+
+impl WireError for ChangeError {
+    fn code(&self) -> ErrorCode {
+        match self {
+            ChangeError::Refused(error) => error.code(),
+            ChangeError::UnknownTopic { .. } => ErrorCode::UnknownTopicOrPartition,
+            ChangeError::TooManyPartitions { .. } => ErrorCode::InvalidPartitions,
+            ChangeError::TooFewHosts { .. } => ErrorCode::InvalidConfig,
+            ChangeError::LogRefused { .. } | ChangeError::LogFailed { .. } | ChangeError::NotOpened { .. } => {
+                ErrorCode::KafkaStorageError
+            }
+            ChangeError::Stopping => ErrorCode::BrokerNotAvailable,
+        }
+    }
+}
+
+/// Changes metadata. A handle.
+pub struct Controller<E: Env>(Rc<ControllerState<E>>);
+
+struct ControllerState<E: Env> {
+    env: E,
+    host: HostId,
+    core: CoreId,
+    partitions_max: usize,
+    shard: Shard<E>,
+    partitions: Partitions<E>,
+    image: RefCell<Image>,
+    busy: Cell<bool>,
+    free: Notify,
+    failed: RefCell<Option<String>>,
+    stopping: Cell<bool>,
+}
+
+impl<E: Env> Clone for Controller<E> {
+    fn clone(&self) -> Self {
+        Controller(self.0.clone())
+    }
+}
+
+/// Where a controller works.
+#[derive(Clone, Copy, Debug)]
+pub struct ControllerIdentity {
+    /// The host.
+    pub host: HostId,
+    /// The core that owns all partitions, for now.
+    pub core: CoreId,
+    /// Partitions of the host at most.
+    pub partitions_max: usize,
+}
+
+impl<E: Env> Controller<E> {
+    /// A controller whose image is that of the metadata log as it is now.
+    pub fn new(env: E, identity: ControllerIdentity, shard: Shard<E>, partitions: Partitions<E>, image: Image) -> Controller<E> {
+        Controller(Rc::new(ControllerState {
+            env,
+            host: identity.host,
+            core: identity.core,
+            partitions_max: identity.partitions_max,
+            shard,
+            partitions,
+            image: RefCell::new(image),
+            busy: Cell::new(false),
+            free: Notify::new(),
+            failed: RefCell::new(None),
+            stopping: Cell::new(false),
+        }))
+    }
+
+    /// The metadata as of the last change.
+    #[must_use]
+    pub fn image(&self) -> Ref<'_, Image> {
+        self.0.image.borrow()
+    }
+
+    /// Makes a topic and its partitions. The work goes on if the future is dropped.
+    pub fn create_topic(
+        &self,
+        name: String,
+        partitions: u32,
+        configs: Vec<(String, String)>,
+    ) -> impl Future<Output = Result<TopicId, ChangeError>> + use<E> {
+        self.run(move |controller| async move { controller.create(name, partitions, configs).await })
+    }
+
+    /// Removes a topic. The work goes on if the future is dropped.
+    pub fn delete_topic(&self, name: String) -> impl Future<Output = Result<TopicId, ChangeError>> + use<E> {
+        self.run(move |controller| async move { controller.delete(&name).await })
+    }
+
+    /// Takes records that this host makes at its start.
+    ///
+    /// # Errors
+    /// If they don't fit, or the log doesn't take them.
+    pub async fn commit(&self, records: &[MetadataRecord]) -> Result<(), ChangeError> {
+        self.append(records).await
+    }
+
+    /// Refuses changes from now on, and ends when the one under way is done.
+    pub async fn stop(&self) {
+        self.0.stopping.set(true);
+        self.lock().await;
+    }
+
+    /// Runs a change in a task of its own, after those before it.
+    fn run<T, F, C>(&self, change: C) -> impl Future<Output = Result<T, ChangeError>> + use<T, F, C, E>
+    where
+        T: 'static,
+        F: Future<Output = Result<T, ChangeError>> + 'static,
+        C: FnOnce(Controller<E>) -> F + 'static,
+    {
+        let (sender, receiver) = once();
+        let controller = self.clone();
+        self.0.env.spawn(async move {
+            controller.lock().await;
+            let result = if controller.0.stopping.get() { Err(ChangeError::Stopping) } else { change(controller.clone()).await };
+            controller.unlock();
+            sender.send(result);
+        });
+        async move { receiver.await.unwrap_or(Err(ChangeError::Stopping)) }
+    }
+
+    async fn lock(&self) {
+        while self.0.busy.replace(true) {
+            self.0.free.changed(self.0.free.count()).await;
+        }
+    }
+
+    fn unlock(&self) {
+        self.0.busy.set(false);
+        self.0.free.notify();
+    }
+
+    async fn create(self, name: String, count: u32, configs: Vec<(String, String)>) -> Result<TopicId, ChangeError> {
+        let state = &self.0;
+        let id = TopicId((u128::from(state.env.random()) << 64) | u128::from(state.env.random()));
+        let created = MetadataRecord::TopicCreated { id, name, partitions: count, configs };
+        // Says what is wrong with the topic before anything else is looked at.
+        state.image.borrow().check(&created)?;
+        self.check_partitions(count)?;
+        let mut records = vec![created];
+        let mut loads = state.partitions.loads(&state.image.borrow(), state.host);
+        for index in 0..count {
+            let partition = TopicPartition { topic: id, partition: PartitionIndex(index) };
+            let directory = least_loaded(&mut loads)
+                .ok_or_else(|| ChangeError::LogRefused { reason: "no data directory can be used".into() })?;
+            records.push(MetadataRecord::PartitionPlaced { partition, host: state.host, core: state.core, directory });
+        }
+        self.check_in_sync(&records)?;
+        self.append(&records).await?;
+        tracing::info!(topic = %id, partitions = count, "topic created");
+        self.open(id).await?;
+        Ok(id)
+    }
+
+    fn check_partitions(&self, count: u32) -> Result<(), ChangeError> {
+        let present = self.0.image.borrow().partitions_of(self.0.host).count();
+        let asked = usize::try_from(count).unwrap_or(usize::MAX);
+        let allowed = self.0.partitions_max;
+        if present.saturating_add(asked) > allowed {
+            return Err(ChangeError::TooManyPartitions { present, asked, allowed });
+        }
+        Ok(())
+    }
+
+    /// A host that stands alone has one replica of each partition: more can never be in sync.
+    fn check_in_sync(&self, records: &[MetadataRecord]) -> Result<(), ChangeError> {
+        let mut image = self.0.image.borrow().clone();
+        for record in records {
+            image.apply(record)?;
+            if let MetadataRecord::TopicCreated { id, .. } = record
+                && let Some(topic) = image.topic(*id)
+                && topic.config.min_in_sync_replicas > 1
+            {
+                return Err(ChangeError::TooFewHosts { asked: topic.config.min_in_sync_replicas });
+            }
+        }
+        Ok(())
+    }
+
+    async fn open(&self, id: TopicId) -> Result<(), ChangeError> {
+        let Some(topic) = self.0.image.borrow().topic(id).cloned() else { return Ok(()) };
+        for (index, partition) in (0..).zip(&topic.partitions) {
+            let name = TopicPartition { topic: id, partition: PartitionIndex(index) };
+            let opening = Opening { name, partition: *partition, config: topic.config };
+            let opened = self.0.partitions.open(&opening).await;
+            opened.map_err(|reason| ChangeError::NotOpened { partition: name.partition, reason })?;
+        }
+        Ok(())
+    }
+
+    async fn delete(self, name: &str) -> Result<TopicId, ChangeError> {
+        let topic = self.0.image.borrow().topic_named(name).cloned();
+        let topic = topic.ok_or_else(|| ChangeError::UnknownTopic { name: name.chars().take(300).collect() })?;
+        self.append(&[MetadataRecord::TopicDeleted { id: topic.id }]).await?;
+        tracing::info!(topic = %topic.id, name, "topic deleted");
+        for index in 0..u32::try_from(topic.partitions.len()).unwrap_or(u32::MAX) {
+            self.0.partitions.delete(TopicPartition { topic: topic.id, partition: PartitionIndex(index) }).await;
+        }
+        Ok(topic.id)
+    }
+
+    /// Appends records as one batch, awaits their durability and applies them.
+    async fn append(&self, records: &[MetadataRecord]) -> Result<(), ChangeError> {
+        if let Some(reason) = &*self.0.failed.borrow() {
+            return Err(ChangeError::LogFailed { reason: reason.clone() });
+        }
+        let mut image = self.0.image.borrow().clone();
+        for record in records {
+            image.apply(record)?;
+        }
+        let refused = |reason: String| ChangeError::LogRefused { reason };
+        let batch = encode(records, self.0.env.wall_clock()).map_err(|error| refused(error.to_string()))?;
+        let request =
+            ProduceRequest { partition: METADATA_PARTITION, acks: Acks::All, leader_epoch: NO_EPOCH, timeout: APPEND_TIMEOUT };
+        let ticket = {
+            let (view, _) = BatchView::split(&batch).map_err(|error| refused(error.to_string()))?;
+            let ticket = self.0.shard.produce(request, &view);
+            ticket.map_err(|error| refused(error.to_string()))?
+        };
+        if let Err(error) = ticket.await {
+            let reason = error.to_string();
+            tracing::error!(%reason, "the metadata log failed; nothing is changed any more until a restart");
+            *self.0.failed.borrow_mut() = Some(reason.clone());
+            return Err(ChangeError::LogFailed { reason });
+        }
+        self.0.image.replace(image);
+        Ok(())
+    }
+}
+
+/// The records as the values of one batch.
+fn encode(records: &[MetadataRecord], now: Timestamp) -> Result<Vec<u8>, BuildError> {
+    let mut builder = BatchBuilder::new(Codec::None);
+    for record in records {
+        let value = record.encode();
+        builder.push(&RecordFields { timestamp: now, key: None, value: Some(&value), headers: &[] })?;
+    }
+    builder.finish()
+}
+
+/// Takes the directory with the fewest partitions, and counts one more there.
+fn least_loaded(loads: &mut [(DirectoryId, usize)]) -> Option<DirectoryId> {
+    let (directory, load) = loads.iter_mut().min_by_key(|(_, load)| *load)?;
+    *load += 1;
+    Some(*directory)
+}

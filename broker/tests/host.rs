@@ -1,0 +1,335 @@
+//! The real process through its command line: topics, records, restarts, kills, and starts that must not be.
+#![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "tests run a process in real time")]
+
+mod support;
+
+use std::io::Write;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use support::{Host, Scratch, corelane, start_fails};
+
+fn lines(range: std::ops::Range<u32>) -> String {
+    range.map(|n| format!("line {n}\n")).collect()
+}
+
+#[test]
+fn a_topic_from_its_creation_to_its_end() {
+    let scratch = Scratch::new();
+    let host = Host::start(&scratch.join("data"));
+    assert_eq!(host.text(&["topic", "list"]), "no topics\n");
+    let said = host.text(&["topic", "create", "events", "--partitions", "3", "--config", "durability=written"]);
+    assert_eq!(said, "created topic events with 3 partitions\n");
+
+    let (code, said) = host.fails(&["topic", "create", "events"]);
+    assert_eq!((code, said.as_str()), (1, "error: topic events exists already\n"));
+    let (_, said) = host.fails(&["topic", "create", "no spaces"]);
+    assert!(said.contains("' ' can't be in a topic's name"), "{said}");
+    let (_, said) = host.fails(&["topic", "create", "x", "--config", "segment.byte=1"]);
+    assert!(said.contains("segment.byte is not a setting of a topic (did you mean segment.bytes?)"), "{said}");
+    let (_, said) = host.fails(&["topic", "create", "x", "--partitions", "0"]);
+    assert!(said.contains("0 partitions"), "{said}");
+    let (_, said) = host.fails(&["topic", "create", "x", "--partitions", "5000"]);
+    assert!(said.contains("5003") && said.contains("4000") && said.contains("partitions_max"), "{said}");
+    let (_, said) = host.fails(&["topic", "create", "x", "--config", "min.insync.replicas=2"]);
+    assert!(said.contains("min.insync.replicas=2 can't be met"), "{said}");
+
+    let described = host.json(&["topic", "describe", "events"]);
+    assert_eq!(described["configs"]["durability"], "written");
+    assert_eq!(described["partitions"].as_array().unwrap().len(), 3);
+    let first_id = described["topic_id"].clone();
+    assert_eq!(host.json(&["topic", "list"])["topics"][0]["name"], "events");
+    host.text_with_input(&["produce", "events"], b"old\n");
+
+    assert_eq!(host.text(&["topic", "delete", "events"]), "deleted topic events\n");
+    let (code, said) = host.fails(&["topic", "delete", "events"]);
+    assert_eq!((code, said.as_str()), (1, "error: there is no topic \"events\"\n"));
+    for arguments in [["topic", "describe", "events"].as_slice(), &["produce", "events"], &["consume", "events"]] {
+        let (code, said) = host.fails(arguments);
+        assert_eq!((code, said.as_str()), (1, "error: there is no topic events\n"));
+    }
+
+    // T17: the same name again is another topic.
+    host.text(&["topic", "create", "events"]);
+    assert_ne!(host.json(&["topic", "describe", "events"])["topic_id"], first_id);
+    assert_eq!(host.text(&["consume", "events"]), "");
+}
+
+#[test]
+fn records_come_back_as_they_were_sent() {
+    let scratch = Scratch::new();
+    let host = Host::start(&scratch.join("data"));
+    for (codec, acks) in [("none", "all"), ("gzip", "1"), ("snappy", "all"), ("lz4", "all"), ("zstd", "all"), ("lz4", "0")] {
+        let topic = format!("{codec}-{acks}");
+        host.text(&["topic", "create", &topic]);
+        let input = lines(0..5000);
+        let said = host.text_with_input(&["produce", &topic, "--compression", codec, "--acks", acks, "--json"], input.as_bytes());
+        let summary: serde_json::Value = serde_json::from_str(&said).unwrap();
+        assert_eq!((&summary["sent"], &summary["delivered"]), (&5000.into(), &5000.into()), "{said}");
+        if acks == "0" {
+            let began = Instant::now();
+            while host.json(&["topic", "describe", &topic])["records"] != 5000 && began.elapsed() < Duration::from_secs(10) {}
+        } else {
+            assert_eq!(summary["partitions"][0]["last_offset"], 4999);
+        }
+        assert_eq!(host.text(&["consume", &topic]), input, "{topic}");
+    }
+    let topic = "zstd-all";
+    assert_eq!(host.text(&["consume", topic, "--from", "4998"]), "line 4998\nline 4999\n");
+    assert_eq!(host.text(&["consume", topic, "--from", "17", "--count", "1"]), "line 17\n");
+    assert_eq!(host.text(&["consume", topic, "--from", "end"]), "");
+    assert_eq!(host.text(&["consume", topic, "--from", "1h", "--count", "1"]), "line 0\n");
+    assert_eq!(host.text(&["consume", topic, "--from", "2100-01-01T00:00:00Z"]), "");
+    let (code, said) = host.fails(&["consume", topic, "--partition", "1"]);
+    assert!(code == 1 && said.contains("has no partition 1"), "{said}");
+    let (code, said) = host.fails(&["consume", topic, "--from", "-1"]);
+    assert!(code == 2 && said.contains("below zero"), "{said}");
+    let (code, said) = host.fails(&["produce", topic, "--linger", "soon"]);
+    assert!(code == 2 && said.contains("is not a duration"), "{said}");
+}
+
+#[test]
+fn keys_choose_partitions_and_come_back() {
+    let scratch = Scratch::new();
+    let host = Host::start(&scratch.join("data"));
+    host.text(&["topic", "create", "keyed", "--partitions", "8"]);
+    let input: String = (0..400).map(|n| format!("key{}:value {n}\n", n % 40)).collect();
+    host.text_with_input(&["produce", "keyed", "--key-separator", ":"], input.as_bytes());
+    let mut partition_of = std::collections::BTreeMap::new();
+    let mut last = std::collections::BTreeMap::new();
+    for line in host.text(&["consume", "keyed", "--format", "json"]).lines() {
+        let record: serde_json::Value = serde_json::from_str(line).unwrap();
+        let key = record["key"].as_str().unwrap().to_owned();
+        let partition = record["partition"].as_u64().unwrap();
+        assert_eq!(*partition_of.entry(key.clone()).or_insert(partition), partition);
+        let number: i64 = record["value"].as_str().unwrap().strip_prefix("value ").unwrap().parse().unwrap();
+        assert!(last.insert(key, number).is_none_or(|before| before < number), "order per key");
+    }
+    assert_eq!(partition_of.len(), 40);
+    let (code, said) = host.fails(&["produce", "keyed", "--key-separator", ":", "--file", "/nonexistent"]);
+    assert!(code == 1 && said.contains("/nonexistent"), "{said}");
+    let output = host.run_with_input(&["produce", "keyed", "--key-separator", "|"], b"a|b\nno separator\n");
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("line 2"), "{output:?}");
+}
+
+#[test]
+fn a_consumer_follows_what_is_produced() {
+    let scratch = Scratch::new();
+    let host = Host::start(&scratch.join("data"));
+    host.text(&["topic", "create", "tail"]);
+    let follower = corelane()
+        .args(["consume", "tail", "--follow", "--count", "3", "--server", &host.address()])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    for line in ["one\n", "two\n", "three\n"] {
+        host.text_with_input(&["produce", "tail", "--linger", "0s"], line.as_bytes());
+    }
+    let output = follower.wait_with_output().unwrap();
+    assert_eq!(output.stdout, b"one\ntwo\nthree\n");
+}
+
+#[test]
+fn a_stop_is_quick_and_clean_and_a_restart_has_everything() {
+    let scratch = Scratch::new();
+    let data = scratch.join("data");
+    let host = Host::start(&data);
+    host.text(&["topic", "create", "kept", "--partitions", "2"]);
+    host.text(&["topic", "create", "unflushed", "--config", "durability=written"]);
+    host.text_with_input(&["produce", "kept", "--partition", "1"], lines(0..1000).as_bytes());
+    host.text_with_input(&["produce", "unflushed"], lines(0..1000).as_bytes());
+    // A consumer that waits must not hold the stop.
+    let mut follower =
+        corelane().args(["consume", "kept", "--follow", "--server", &host.address()]).stdout(Stdio::null()).spawn().unwrap();
+    std::thread::sleep(Duration::from_millis(300));
+    let (took, code, log) = host.stop();
+    assert!(took < Duration::from_secs(2), "{took:?}");
+    assert_eq!(code, 0);
+    assert!(log.contains("everything is on stable storage"), "{log}");
+    let _ = follower.kill();
+    let _ = follower.wait();
+    assert!(data.join("clean-stop").exists());
+
+    let host = Host::start(&data);
+    assert!(!data.join("clean-stop").exists());
+    assert_eq!(host.ready["broker_epoch"], 2);
+    assert_eq!(host.ready["partitions"], 3);
+    assert_eq!(host.text(&["consume", "kept"]), lines(0..1000));
+    assert_eq!(host.text(&["consume", "unflushed"]), lines(0..1000));
+    host.text_with_input(&["produce", "kept", "--partition", "1"], lines(1000..1100).as_bytes());
+    assert_eq!(host.text(&["consume", "kept"]), lines(0..1100));
+}
+
+#[test]
+fn what_was_acknowledged_survives_kill_9() {
+    let scratch = Scratch::new();
+    let data = scratch.join("data");
+    let mut host = Host::start(&data);
+    host.text(&["topic", "create", "survivors"]);
+    let mut sent = 0;
+    for round in 0..4 {
+        let mut producer = corelane()
+            .args(["produce", "survivors", "--linger", "0s", "--compression", "none", "--json", "--server", &host.address()])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut input = producer.stdin.take().unwrap();
+        let first = sent;
+        let writer = std::thread::spawn(move || {
+            let mut next = first;
+            while input.write_all(format!("line {next}\n").as_bytes()).is_ok() && next < first + 200_000 {
+                next += 1;
+            }
+        });
+        std::thread::sleep(Duration::from_millis(150 + 100 * round));
+        host.kill();
+        // The producer gives up or is stopped; what it says was delivered must be there.
+        std::thread::sleep(Duration::from_millis(100));
+        let _ = producer.kill();
+        let _ = producer.wait();
+        writer.join().unwrap();
+        host = Host::start(&data);
+        let there = host.text(&["consume", "survivors"]);
+        let count = u32::try_from(there.lines().count()).unwrap();
+        assert_eq!(there, lines(0..count), "round {round}");
+        assert!(count >= sent, "round {round}: {count} of {sent} that were there before");
+        sent = count;
+        let said = host.text_with_input(&["produce", "survivors", "--json"], lines(sent..sent + 50).as_bytes());
+        assert!(said.contains("\"delivered\":50"), "{said}");
+        sent += 50;
+        host.kill();
+        host = Host::start(&data);
+        assert_eq!(host.text(&["consume", "survivors"]), lines(0..sent), "round {round}");
+    }
+    assert_eq!(host.ready["broker_epoch"], 9);
+}
+
+#[test]
+fn a_directory_in_use_names_its_holder() {
+    let scratch = Scratch::new();
+    let data = scratch.join("data");
+    let host = Host::start(&data);
+    let (code, said) = start_fails(&["--data", data.to_str().unwrap(), "--listen", "127.0.0.1:0", "--memory", "64MiB"]);
+    assert_eq!(code, 5);
+    assert!(said.contains("is in use") && said.contains(&format!("process {}", host.ready["pid"])), "{said}");
+    let listen = host.address();
+    let other = scratch.join("other");
+    let (code, said) = start_fails(&["--data", other.to_str().unwrap(), "--listen", &listen, "--memory", "64MiB"]);
+    assert_eq!(code, 1);
+    assert!(said.contains(&listen) && said.contains("in use"), "{said}");
+}
+
+#[test]
+fn a_foreign_or_newer_directory_is_refused_by_name() {
+    let scratch = Scratch::new();
+    let foreign = scratch.join("foreign");
+    std::fs::create_dir(&foreign).unwrap();
+    std::fs::write(foreign.join("holiday.jpg"), b"beach").unwrap();
+    let start = |data: &std::path::Path, more: &[&str]| {
+        let data = data.to_str().unwrap();
+        start_fails(&[&["--data", data, "--listen", "127.0.0.1:0", "--memory", "64MiB"], more].concat())
+    };
+    let (code, said) = start(&foreign, &[]);
+    assert_eq!(code, 5);
+    assert!(said.contains("is not a Corelane data directory") && said.contains("holiday.jpg"), "{said}");
+    assert_eq!(std::fs::read(foreign.join("holiday.jpg")).unwrap(), b"beach");
+
+    let data = scratch.join("data");
+    Host::start(&data).stop();
+    let (code, said) = start(&data, &["--host-id", "7"]);
+    assert_eq!(code, 5);
+    assert!(said.contains("belongs to host 1, this is host 7"), "{said}");
+
+    let superblock = std::fs::read(data.join("superblock")).unwrap();
+    let mut newer = superblock.clone();
+    newer[4..6].copy_from_slice(&2_u16.to_le_bytes());
+    std::fs::write(data.join("superblock"), newer).unwrap();
+    let (code, said) = start(&data, &[]);
+    assert_eq!(code, 5);
+    assert!(said.contains("format 2 was written by a newer Corelane"), "{said}");
+
+    let mut damaged = superblock;
+    damaged[20] ^= 1;
+    std::fs::write(data.join("superblock"), damaged).unwrap();
+    let (code, said) = start(&data, &[]);
+    assert_eq!(code, 5);
+    assert!(said.contains("damaged"), "{said}");
+
+    // Logs without the metadata log that says what they are.
+    let second = scratch.join("second");
+    let host = Host::start(&second);
+    host.text(&["topic", "create", "t"]);
+    host.stop();
+    std::fs::remove_dir_all(second.join("topics/00000000000000000000000000000001")).unwrap();
+    let (code, said) = start(&second, &[]);
+    assert_eq!(code, 1);
+    assert!(said.contains("none holds the metadata log"), "{said}");
+}
+
+#[test]
+fn settings_come_from_flags_environment_and_file() {
+    let scratch = Scratch::new();
+    let file = scratch.join("corelane.toml");
+    let data = scratch.join("data");
+    std::fs::write(&file, format!("data = [{data:?}]\nlisten = \"127.0.0.1:0\"\nmemroy = \"64MiB\"\n")).unwrap();
+    let (code, said) = start_fails(&["--config", file.to_str().unwrap()]);
+    assert_eq!(code, 2);
+    assert!(said.contains("corelane.toml:3:1: unknown key \"memroy\"; did you mean \"memory\"?"), "{said}");
+    let (code, said) = start_fails(&["--listen", "127.0.0.1:0"]);
+    assert!(code == 2 && said.contains("no data directory"), "{said}");
+    let (code, said) = start_fails(&["--data", data.to_str().unwrap(), "--listen", "0.0.0.0:0"]);
+    assert!(code == 2 && said.contains("--insecure"), "{said}");
+    let (code, said) = start_fails(&["--data", data.to_str().unwrap(), "--memory", "1MiB"]);
+    assert!(code == 2 && said.contains("memory is 1048576, allowed are 67108864"), "{said}");
+    assert!(!data.exists(), "a start that is refused makes nothing");
+
+    std::fs::write(&file, format!("data = [{data:?}]\nlisten = \"127.0.0.1:1\"\nmemory = \"64MiB\"\n")).unwrap();
+    let mut child = corelane()
+        .args(["start", "--json", "--config", file.to_str().unwrap()])
+        .env("CORELANE_LISTEN", "127.0.0.1:0")
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(child.stdout.take().unwrap()), &mut line).unwrap();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let ready: serde_json::Value = serde_json::from_str(&line).unwrap();
+    assert_ne!(ready["native_port"], 1, "the environment wins over the file");
+}
+
+#[test]
+fn a_server_that_is_not_there_is_exit_code_3() {
+    let output = corelane().args(["topic", "list", "--server", "127.0.0.1:1"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(3));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("127.0.0.1:1 can't be reached"), "{output:?}");
+    let output = corelane().args(["topic", "list", "--server", "nonsense"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+}
+
+#[test]
+fn several_data_directories_share_the_partitions() {
+    let scratch = Scratch::new();
+    let (one, two) = (scratch.join("one"), scratch.join("two"));
+    let host = Host::start_with(&one, &["--data", two.to_str().unwrap()]);
+    host.text(&["topic", "create", "spread", "--partitions", "6"]);
+    host.text_with_input(&["produce", "spread"], lines(0..600).as_bytes());
+    let id = host.json(&["topic", "describe", "spread"])["topic_id"].as_str().unwrap().to_owned();
+    for data in [&one, &two] {
+        assert_eq!(std::fs::read_dir(data.join("topics").join(&id)).unwrap().count(), 3);
+    }
+    host.stop();
+    // A new drive, named first, joins; one that is missing is said.
+    let three = scratch.join("three");
+    let host = Host::start_with(&three, &["--data", one.to_str().unwrap(), "--data", two.to_str().unwrap()]);
+    assert_eq!(host.text(&["consume", "spread"]).lines().count(), 600);
+    host.stop();
+    let host = Host::start(&one);
+    assert_eq!(host.ready["partitions_out_of_service"], 3);
+    let log = host.kill();
+    assert!(log.contains("is a --data missing?"), "{log}");
+}
