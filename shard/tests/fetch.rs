@@ -1,4 +1,5 @@
 //! Fetch on one core: bounds, limits, the wait in the purgatory and its end.
+#![allow(clippy::unwrap_used, reason = "tests")]
 
 mod common;
 

@@ -1,4 +1,5 @@
 //! Stops, rolls and deletions on one core.
+#![allow(clippy::unwrap_used, reason = "tests")]
 
 mod common;
 

@@ -1,4 +1,5 @@
 //! Offsets by name and time on one core.
+#![allow(clippy::unwrap_used, reason = "tests")]
 
 mod common;
 

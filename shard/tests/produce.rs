@@ -1,4 +1,5 @@
 //! Produce on one core: order, levels of acknowledgement, refusals, what waits and what fails.
+#![allow(clippy::unwrap_used, reason = "tests")]
 
 mod common;
 
