@@ -11,6 +11,7 @@ use std::future::Future;
 use std::io;
 use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd};
 use std::rc::Rc;
+use std::task::Poll;
 use std::time::Duration;
 
 use glommio::io::BufferedFile;
@@ -194,9 +195,8 @@ where
 const EXECUTOR_RING_DEPTH: usize = 64;
 /// Listening sockets of a core, for the size of a table only.
 const LISTENERS_MAX: usize = 16;
-/// The longest that glommio may sleep with tasks that are ready. When its preempt timer fires between its poll of I/O and its look at
-/// the tasks (the thread lost its processor just there), it takes the tasks for done and sleeps until the next event; this is that event.
-const HEARTBEAT: Duration = Duration::from_millis(10);
+/// When glommio is to wake by itself, in milliseconds after it last ran the heartbeat. See [`heartbeat`].
+const HEARTBEATS_MS: [u64; 5] = [10, 40, 160, 640, 2560];
 /// How long a core that stops waits for the kernel to give its memory back.
 const STOP_WAIT: Duration = Duration::from_secs(2);
 
@@ -242,9 +242,7 @@ impl Driver {
         glommio::spawn_local(submitter).detach();
         let (heart_ring, heart_stopping) = (ring.clone(), stopping.clone());
         glommio::spawn_local(async move {
-            while !heart_stopping.get() {
-                glommio::timer::sleep(HEARTBEAT).await;
-            }
+            heartbeat(&heart_stopping).await;
             heart_ring.driver_task_ended();
         })
         .detach();
@@ -287,6 +285,26 @@ impl Driver {
             tracing::warn!(in_use, "the kernel still has operations of a stopped core; their memory is kept");
             std::mem::forget(core);
         }
+    }
+}
+
+/// Wakes the executor now and then until the core stops.
+///
+/// When glommio's preempt timer fires between its poll of I/O and its look at the tasks (the thread lost its processor just there), it
+/// takes its tasks for done and sleeps until the next event, with tasks that are ready. The first timer bounds that sleep. But it
+/// may have fired already when that happens, and is set again only by this task, which then is one of those that don't run; so
+/// later ones stand behind it.
+async fn heartbeat(stopping: &Cell<bool>) {
+    while !stopping.get() {
+        let mut timers = HEARTBEATS_MS.map(|delay_ms| glommio::timer::Timer::new(Duration::from_millis(delay_ms)));
+        std::future::poll_fn(|context| {
+            let mut fired = false;
+            for timer in &mut timers {
+                fired |= std::pin::Pin::new(timer).poll(context).is_ready();
+            }
+            if fired { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
     }
 }
 
