@@ -164,7 +164,9 @@ impl<E: Env> Scan<'_, E> {
         loop {
             let taken = first.map_or(0, |first| position - first);
             let budget = in_file(request.bytes_max).saturating_sub(taken);
-            if position >= self.stream.source.end || (budget == 0 && first.is_some()) {
+            // Behind the bound a batch may be written in part only.
+            let at_bound = expected.is_some_and(|expected| expected >= request.bound);
+            if at_bound || position >= self.stream.source.end || (budget == 0 && first.is_some()) {
                 break;
             }
             let hint = budget.max(READ_BYTES_MIN);

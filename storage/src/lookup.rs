@@ -192,6 +192,10 @@ impl<E: Env> LookupPlan<E> {
                     return Ok(Some(found));
                 }
             }
+            // Behind the bound a batch may be written in part only.
+            if header.next_offset() >= self.bound {
+                return Ok(None);
+            }
             position += in_file(header.size);
             scan.stream.advance(header.next_offset(), position);
         }

@@ -359,6 +359,8 @@ impl<E: Env> Log<E> {
         if lacking && (near || self.demand.next_segment.is_some()) {
             let bytes = block_ceiling(ahead.min(limit).max(needed));
             let path = self.directory.join(PREPARED_NAME);
+            // A smaller one under the same name is made larger: nothing may roll into it meanwhile.
+            self.prepared = None;
             return Some(Work::Prepare { path, directory: self.directory.clone(), bytes, metrics: self.metrics.clone() });
         }
         None
