@@ -11,6 +11,12 @@ pub mod network;
 pub mod powercut;
 pub mod random;
 pub mod real;
+#[cfg(feature = "logs")]
+pub mod recorder;
+#[cfg(feature = "logs")]
+pub mod runner;
+#[cfg(feature = "logs")]
+pub mod scenario;
 pub mod world;
 
 pub use disk::{Crash, DiskCounters, DiskFaults, Sectors};
