@@ -159,7 +159,9 @@ impl<E: Env> Service<Native> for Dispatch<E> {
         }
     }
 
-    async fn ready(&self) {
-        self.0.shard.ready().await;
+    async fn ready(&self, header: &FrameHeader) {
+        if header.kind() == Some(Kind::Produce) {
+            self.0.shard.ready().await;
+        }
     }
 }

@@ -211,6 +211,7 @@ impl<E: Env, F: Framing, S: Service<F>> ConnectionState<E, F, S> {
                 Ok(Some(frame)) => {
                     called = true;
                     partial_since = None;
+                    self.service.ready(&frame.header).await;
                     if let Some(reason) = self.call(context, frame) {
                         return reason;
                     }
@@ -243,21 +244,21 @@ impl<E: Env, F: Framing, S: Service<F>> ConnectionState<E, F, S> {
         }
     }
 
-    /// Waits until one more request may be called; gives the time that this took.
+    /// Waits until the reply of one more request has room; gives the time that this took.
     async fn wait_for_room(&self) -> Duration {
-        let began = self.env.now();
-        loop {
-            let seen = self.room.count();
-            {
-                let queue = self.queue.borrow();
-                if queue.len() < self.limits.requests_in_flight_max && queue.bytes() < self.limits.reply_bytes_max {
-                    break;
-                }
-            }
-            self.room.changed(seen).await;
+        if self.has_room() {
+            return Duration::ZERO;
         }
-        self.service.ready().await;
+        let began = self.env.now();
+        while !self.has_room() {
+            self.room.changed(self.room.count()).await;
+        }
         self.env.now().since(began)
+    }
+
+    fn has_room(&self) -> bool {
+        let queue = self.queue.borrow();
+        queue.len() < self.limits.requests_in_flight_max && queue.bytes() < self.limits.reply_bytes_max
     }
 
     fn call(&self, context: &mut RequestContext, frame: Frame<F::Header>) -> Option<CloseReason> {

@@ -89,6 +89,7 @@ pub trait Service<F: Framing>: Clone + 'static {
     /// One request. Requests of a connection are called in order, and what this does before it returns is done in that order.
     fn call(&self, context: &mut RequestContext, frame: Frame<F::Header>) -> Call<Self::Reply>;
 
-    /// Ends when the next request may be called; sockets aren't read meanwhile (back-pressure).
-    fn ready(&self) -> impl Future<Output = ()>;
+    /// Ends when this request may be called, in the same turn; its connection isn't read meanwhile (back-pressure). Each kind waits
+    /// for what it needs only: reads go on where writes have to wait.
+    fn ready(&self, header: &F::Header) -> impl Future<Output = ()>;
 }

@@ -113,7 +113,7 @@ impl Service<Native> for Toy {
         }
     }
 
-    async fn ready(&self) {
+    async fn ready(&self, _: &FrameHeader) {
         while self.0.held.get() {
             let seen = self.0.changed.count();
             self.0.changed.changed(seen).await;
