@@ -12,9 +12,8 @@ mod consume;
 mod doctor;
 mod failure;
 mod log;
-mod output;
+pub mod output;
 mod produce;
-mod start;
 mod topic;
 
 pub use failure::{Failure, FailureKind};
@@ -64,11 +63,11 @@ pub struct ServerArgs {
     pub json: bool,
 }
 
-/// Runs the command line of this process.
+/// Runs the command line of this process; `start` is what runs a host, on the environment that the binary chooses.
 #[must_use]
-pub fn main() -> ExitCode {
+pub fn main(start: impl FnOnce(StartFlags) -> Result<(), Failure>) -> ExitCode {
     let cli = Cli::parse();
-    match run(cli.command) {
+    match run(cli.command, start) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             if !failure.message.is_empty() {
@@ -79,9 +78,9 @@ pub fn main() -> ExitCode {
     }
 }
 
-fn run(command: Command) -> Result<(), Failure> {
+fn run(command: Command, start: impl FnOnce(StartFlags) -> Result<(), Failure>) -> Result<(), Failure> {
     match command {
-        Command::Start(flags) => start::run(flags),
+        Command::Start(flags) => start(flags),
         Command::Topic { command } => client_runtime(topic::run(command)),
         Command::Produce(args) => client_runtime(produce::run(args)),
         Command::Consume(args) => client_runtime(consume::run(args)),

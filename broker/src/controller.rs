@@ -14,7 +14,7 @@ use std::future::Future;
 use std::rc::Rc;
 use std::time::Duration;
 
-use cluster::metadata::{ApplyError, Image, MetadataRecord};
+use cluster::metadata::{ApplyError, Image, MetadataRecord, TopicConfig};
 use cluster::replica::{Acks, NO_EPOCH};
 use protocol::batch::{BatchBuilder, BatchView, BuildError, RecordFields};
 use protocol::compression::Codec;
@@ -219,10 +219,16 @@ impl<E: Env> Controller<E> {
     async fn create(self, name: String, count: u32, configs: Vec<(String, String)>) -> Result<TopicId, ChangeError> {
         let state = &self.0;
         let id = TopicId((u128::from(state.env.random()) << 64) | u128::from(state.env.random()));
+        let config = TopicConfig::parse(configs.iter().map(|(name, value)| (name.as_str(), value.as_str())));
         let created = MetadataRecord::TopicCreated { id, name, partitions: count, configs };
         // Says what is wrong with the topic before anything else is looked at.
         state.image.borrow().check(&created)?;
         self.check_partitions(count)?;
+        // A host that stands alone has one replica of each partition: more can never be in sync.
+        let asked = config.map_err(ApplyError::from)?.min_in_sync_replicas;
+        if asked > 1 {
+            return Err(ChangeError::TooFewHosts { asked });
+        }
         let mut records = vec![created];
         let mut loads = state.partitions.loads(&state.image.borrow(), state.host);
         for index in 0..count {
@@ -231,7 +237,6 @@ impl<E: Env> Controller<E> {
                 .ok_or_else(|| ChangeError::LogRefused { reason: "no data directory can be used".into() })?;
             records.push(MetadataRecord::PartitionPlaced { partition, host: state.host, core: state.core, directory });
         }
-        self.check_in_sync(&records)?;
         self.append(&records).await?;
         tracing::info!(topic = %id, partitions = count, "topic created");
         self.open(id).await?;
@@ -244,21 +249,6 @@ impl<E: Env> Controller<E> {
         let allowed = self.0.partitions_max;
         if present.saturating_add(asked) > allowed {
             return Err(ChangeError::TooManyPartitions { present, asked, allowed });
-        }
-        Ok(())
-    }
-
-    /// A host that stands alone has one replica of each partition: more can never be in sync.
-    fn check_in_sync(&self, records: &[MetadataRecord]) -> Result<(), ChangeError> {
-        let mut image = self.0.image.borrow().clone();
-        for record in records {
-            image.apply(record)?;
-            if let MetadataRecord::TopicCreated { id, .. } = record
-                && let Some(topic) = image.topic(*id)
-                && topic.config.min_in_sync_replicas > 1
-            {
-                return Err(ChangeError::TooFewHosts { asked: topic.config.min_in_sync_replicas });
-            }
         }
         Ok(())
     }
@@ -290,9 +280,9 @@ impl<E: Env> Controller<E> {
         if let Some(reason) = &*self.0.failed.borrow() {
             return Err(ChangeError::LogFailed { reason: reason.clone() });
         }
-        let mut image = self.0.image.borrow().clone();
-        for record in records {
-            image.apply(record)?;
+        // What follows the first record of a batch depends on nothing else that could have changed: changes go one by one.
+        if let Some(first) = records.first() {
+            self.0.image.borrow().check(first)?;
         }
         let refused = |reason: String| ChangeError::LogRefused { reason };
         let batch = encode(records, self.0.env.wall_clock()).map_err(|error| refused(error.to_string()))?;
@@ -309,7 +299,10 @@ impl<E: Env> Controller<E> {
             *self.0.failed.borrow_mut() = Some(reason.clone());
             return Err(ChangeError::LogFailed { reason });
         }
-        self.0.image.replace(image);
+        let mut image = self.0.image.borrow_mut();
+        for record in records {
+            image.apply(record).expect("a batch of records is checked by its first, and changes go one by one");
+        }
         Ok(())
     }
 }

@@ -1,5 +1,7 @@
-//! The `corelane` binary.
+//! The `corelane` binary: the library's command line, and `start` on the ring.
 #![forbid(unsafe_code)]
+
+mod start;
 
 use std::process::ExitCode;
 
@@ -7,5 +9,5 @@ use std::process::ExitCode;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    broker::cli::main()
+    broker::cli::main(start::run)
 }

@@ -2,6 +2,8 @@
 
 use corelane_client::{ConnectError, ConsumeError, RequestError, SendError};
 
+use crate::config::ConfigError;
+
 /// The classes of failure that have an exit code of their own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FailureKind {
@@ -54,6 +56,12 @@ impl Failure {
     /// Wrong usage.
     pub fn usage(message: impl Into<String>) -> Failure {
         Failure::new(FailureKind::Usage, message)
+    }
+}
+
+impl From<ConfigError> for Failure {
+    fn from(error: ConfigError) -> Failure {
+        Failure::usage(error.to_string())
     }
 }
 

@@ -2,6 +2,8 @@
 //!
 //! The main thread becomes the core. A service thread waits for SIGTERM and SIGINT: the first stops the host, a second one
 //! ends the process at once. Standard output has one line, `ready ...`; everything else is on standard error.
+//!
+//! It belongs to the binary, not to the library: here, once, all that is generic over the environment is compiled for the ring.
 
 use std::io::IsTerminal;
 use std::sync::mpsc;
@@ -13,10 +15,10 @@ use serde_json::json;
 use storage::OpenError;
 use tracing_subscriber::EnvFilter;
 
-use super::output::print;
-use super::{Failure, FailureKind};
-use crate::config::{self, ConfigError, Settings, StartFlags};
-use crate::node::{Node, NodeConfig, StartError};
+use broker::cli::output::print;
+use broker::cli::{Failure, FailureKind};
+use broker::config::{self, Settings, StartFlags};
+use broker::node::{Node, NodeConfig, StartError};
 
 /// Threads for blocking work; one of them waits for the signal to stop.
 const OFFLOAD_THREADS: usize = 3;
@@ -148,7 +150,7 @@ fn node_config(settings: &Settings) -> NodeConfig {
         data: settings.data.clone(),
         listen: settings.listen,
         host: HostId(settings.host_id),
-        holder: format!("corelane, process {} on {name}, listening on {}", std::process::id(), settings.listen),
+        holder: format!("corelane, process {} on {name}", std::process::id()),
         host_name: name,
         connections: net::ConnectionLimits {
             connections_max: settings.connections_max,
@@ -157,12 +159,6 @@ fn node_config(settings: &Settings) -> NodeConfig {
             ..net::ConnectionLimits::default()
         },
         partitions_max: settings.partitions_max,
-    }
-}
-
-impl From<ConfigError> for Failure {
-    fn from(error: ConfigError) -> Failure {
-        Failure::usage(error.to_string())
     }
 }
 
