@@ -1,9 +1,10 @@
 //! The native protocol as a hostile or clumsy client speaks it, against the real process.
-#![allow(clippy::unwrap_used, reason = "a test")]
+#![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "tests run a process in real time")]
 
 mod support;
 
 use std::io::Write;
+use std::time::{Duration, Instant};
 
 use protocol::batch::{BatchBuilder, BatchView, RecordFields, stamp};
 use protocol::compression::Codec;
@@ -179,6 +180,9 @@ fn t76_a_refused_batch_without_acks_closes_the_connection() {
     assert_eq!(raw.reply().unwrap().0.correlation, 7);
     produce(&mut raw, 0, &[(id, 1, batch(&["nowhere"], 5))]);
     assert!(raw.is_closed());
+    // Nobody has said when it is flushed.
+    let began = Instant::now();
+    while host.json(&["topic", "describe", "t"])["records"] != 1 && began.elapsed() < Duration::from_secs(10) {}
     assert_eq!(host.text(&["consume", "t"]), "kept\n");
     assert!(host.is_running());
 }
