@@ -1,5 +1,6 @@
 # Corelane: every task of a developer is one target. `make` alone lists them.
 #
+#   make run                 set up, build, start a host, show the main job end to end, stay up (ONCE=1: stop; FILE=: the events)
 #   make test                static checks, then the short ladder; ends with "N passed, M failed"
 #   make test-full           the same at full length
 #   make verify              static checks only; writes nothing
@@ -12,15 +13,18 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-full verify fix figures clean
+.PHONY: help setup run test test-full verify fix figures clean
 
 SET ?= node
 
 help:
-	@sed -n '3,9s/^#  \{0,1\}//p' Makefile
+	@sed -n '3,10s/^#  \{0,1\}//p' Makefile
 
 setup:
 	@deploy/scripts/setup.sh build test
+
+run:
+	@FILE='$(FILE)' ONCE='$(ONCE)' PROFILE='$(PROFILE)' SIZE_MIB='$(SIZE_MIB)' deploy/scripts/run.sh
 
 test:
 	@deploy/scripts/test.sh short

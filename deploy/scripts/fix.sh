@@ -5,3 +5,4 @@ set -e
 deploy/scripts/setup.sh build
 cargo clippy --profile ci --workspace --all-targets --fix --allow-dirty --allow-staged
 cargo fmt --all
+deploy/scripts/traps.sh

@@ -1,6 +1,7 @@
 //! The architecture and the style, as far as a test can hold them: the import table, where `unsafe` and the reserved
 //! libraries may stand, synchronous deciders, lengths, names. Each rule is shown to fail on a small fixture beside it.
 
+mod documents;
 mod manifest;
 mod rules;
 mod source;
@@ -96,7 +97,8 @@ fn allowed_lints_have_reasons() {
 
 #[test]
 fn files_functions_and_limits_keep_to_their_bounds() {
-    let exceptions = Exceptions::parse(include_str!("exceptions.txt"));
+    let path = repository().join("sim/tests/layering/exceptions.txt");
+    let exceptions = Exceptions::parse(&std::fs::read_to_string(path).expect("the list of exceptions"));
     none("bounds", &style::over_bounds(&sources(), &exceptions));
 }
 
@@ -108,4 +110,27 @@ fn names_keep_to_the_glossary() {
 #[test]
 fn files_open_with_what_they_are() {
     none("headers", &style::headers(&sources()));
+}
+
+fn document(name: &str) -> String {
+    let path = repository().join("docs").join(name);
+    std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+#[test]
+fn every_trap_has_a_row_with_its_tests() {
+    none("TRAPS", &documents::traps(&document("TRAPS.md"), &sources()));
+}
+
+#[test]
+fn tests_that_documents_name_exist() {
+    let sources = sources();
+    for name in ["STATUS.md", "TRAPS.md", "NON_OBVIOUS.md", "ARCHITECTURE.md"] {
+        none(name, &documents::named_tests_exist(name, &document(name), &sources));
+    }
+}
+
+#[test]
+fn every_requirement_has_a_status() {
+    none("STATUS", &documents::every_requirement_has_a_status(&document("REQUIREMENTS.md"), &document("STATUS.md")));
 }

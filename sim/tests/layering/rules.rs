@@ -86,7 +86,9 @@ pub fn reserved_words(sources: &[Source]) -> Vec<String> {
     for source in sources.iter().filter(|source| !source.is_test_file()) {
         for (position, word) in source.words() {
             let Some((_, places)) = RESERVED_WORDS.iter().find(|(reserved, _)| *reserved == word) else { continue };
-            if !lies_below(&source.path, places) {
+            // A function may be called after the system call; the library is named with a path.
+            let is_library = word != "io_uring" || source.code[position + word.len()..].starts_with("::");
+            if is_library && !lies_below(&source.path, places) {
                 broken.push(format!(
                     "{}:{}: `{word}` is named only below {}",
                     source.path,

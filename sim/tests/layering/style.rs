@@ -121,7 +121,7 @@ pub fn over_bounds(sources: &[Source], exceptions: &Exceptions) -> Vec<String> {
     broken
 }
 
-/// Constants of product code that look like a limit, outside the file of limits.
+/// Public constants of product code that look like a limit, outside the file of limits. What tunes one file is its own matter.
 fn limits_outside(source: &Source) -> Vec<String> {
     let product = ["protocol/", "runtime/", "cluster/", "storage/", "net/", "shard/", "broker/", "client/"];
     if source.path == "protocol/src/limits.rs" || !product.iter().any(|folder| source.path.starts_with(folder)) {
@@ -129,9 +129,16 @@ fn limits_outside(source: &Source) -> Vec<String> {
     }
     let is_limit = |name: &str| ["_MAX", "_MIN", "_LIMIT", "_CEILING", "_TIMEOUT_MS"].iter().any(|end| name.ends_with(end));
     declared_names(source)
-        .filter(|(position, kind, name)| *kind == "const" && is_limit(name) && !source.in_tests(*position))
+        .filter(|(position, kind, name)| {
+            *kind == "const" && is_public(source, *position, kind) && is_limit(name) && !source.in_tests(*position)
+        })
         .map(|(_, _, name)| name.to_owned())
         .collect()
+}
+
+/// Whether `pub` stands before the keyword of the name at `position`.
+fn is_public(source: &Source, position: usize, keyword: &str) -> bool {
+    source.code[..position].trim_end().trim_end_matches(keyword).trim_end().ends_with("pub")
 }
 
 /// Names that the file declares: (position, keyword, name).
@@ -176,8 +183,8 @@ pub fn names(sources: &[Source]) -> Vec<String> {
                     broken.push(format!("{place}: `{part}` in {name}: write {better}"));
                 }
             }
-            if ["struct", "enum", "trait", "type"].contains(&kind) && UNWANTED_TYPES.iter().any(|(unwanted, _)| *unwanted == name)
-            {
+            let is_type = ["struct", "enum", "trait", "type"].contains(&kind) && is_public(source, position, kind);
+            if is_type && UNWANTED_TYPES.iter().any(|(unwanted, _)| *unwanted == name) {
                 let better = UNWANTED_TYPES.iter().find(|(unwanted, _)| *unwanted == name).map_or("", |(_, better)| better);
                 broken.push(format!("{place}: the glossary's word for {name} is {better}"));
             }
@@ -248,9 +255,9 @@ mod tests {
 
     #[test]
     fn a_limit_outside_the_file_of_limits_is_found() {
-        assert_eq!(broken("net/src/a.rs", "const FRAMES_MAX: usize = 3;", "").len(), 1);
-        assert_eq!(broken("net/src/a.rs", "const FRAMES_MAX: usize = 3;", "limit net/src/a.rs::FRAMES_MAX 1").len(), 0);
-        assert_eq!(broken("protocol/src/limits.rs", "const FRAMES_MAX: usize = 3;", "").len(), 0);
+        assert_eq!(broken("net/src/a.rs", "pub const FRAMES_MAX: usize = 3;", "").len(), 1);
+        assert_eq!(broken("net/src/a.rs", "pub const FRAMES_MAX: usize = 3;", "limit net/src/a.rs::FRAMES_MAX 1").len(), 0);
+        assert_eq!(broken("protocol/src/limits.rs", "pub const FRAMES_MAX: usize = 3;", "").len(), 0);
     }
 
     #[test]
