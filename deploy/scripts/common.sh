@@ -16,3 +16,11 @@ seconds_since() { awk -v a="$1" -v b="$(uptime_seconds)" 'BEGIN { printf "%.1f",
 
 # Where cargo puts what it builds.
 target_dir() { printf '%s' "${CARGO_TARGET_DIR:-$top/target}"; }
+
+# Builds binaries with the tests' profile. `make test` has built everything before and says so with BUILT=1.
+build_binaries() { # build_binaries NAME...
+    local name arguments=()
+    [ "${BUILT:-}" = 1 ] && return 0
+    for name in "$@"; do arguments+=(--bin "$name"); done
+    cargo build --locked --profile ci --workspace "${arguments[@]}"
+}

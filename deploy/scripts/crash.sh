@@ -4,7 +4,7 @@ source "$(dirname "$0")/common.sh"
 
 kills=${1:-20}
 deploy/scripts/setup.sh build || exit
-cargo build --locked --profile ci -p sim --bin faults -p broker --bin corelane || exit
+build_binaries faults corelane || exit
 workdir=$(mktemp -d -t corelane-crash.XXXXXX) || exit
 trap 'rm -rf "$workdir"' EXIT
 trap 'exit 143' TERM INT HUP

@@ -6,7 +6,7 @@ source "$(dirname "$0")/common.sh"
 length=${1:-short}
 deploy/scripts/setup.sh build test || exit
 [ "$(id -u)" = 0 ] || die "power cuts need root: loop devices and mounts"
-cargo build --locked --profile ci -p sim --bin faults -p broker --bin corelane || exit
+build_binaries faults corelane || exit
 faults="$(target_dir)/ci/faults"
 
 # Images in memory if there is room for them, else on the disk.

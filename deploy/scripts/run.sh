@@ -24,7 +24,7 @@ fi
 
 say "building corelane (profile $profile)"
 began=$(uptime_seconds)
-cargo build --locked --profile "$profile" -p broker --bin corelane
+cargo build --locked --profile "$profile" --workspace --bin corelane
 say "built in $(seconds_since "$began") s"
 corelane="$(target_dir)/$profile/corelane"
 

@@ -1,15 +1,18 @@
 #!/usr/bin/env bash
-# The ladder: static checks, then unit, property and golden tests (L0). `short` is what continuous integration runs, `full` is the same at full length.
+# The ladder: static checks, then unit, property and golden tests (L0), simulation (L1), power cuts (L3), and the real
+# process killed under load. `short` is what continuous integration runs, `full` is the same at full length.
 # Prints the seconds of each stage, and at the end one line alone: "N passed, M failed".
 source "$(dirname "$0")/common.sh"
 
 length=${1:-short}
 case $length in
 short)
-    unit_timeout=900
+    seeds=200 fresh_seeds=100 canary_seeds=1000 kills=5
+    unit_timeout=900 simulation_timeout=420 powercut_timeout=420 crash_timeout=240
     ;;
 full)
-    unit_timeout=3600
+    seeds=5000 fresh_seeds=5000 canary_seeds=1000 kills=20
+    unit_timeout=3600 simulation_timeout=7200 powercut_timeout=7200 crash_timeout=1800
     # Property tests and fuzzers draw so many cases each.
     export PROPTEST_CASES=${PROPTEST_CASES:-20000}
     ;;
@@ -55,7 +58,11 @@ stage 'setup' 900 deploy/scripts/setup.sh build test
 stage 'static checks' 1500 deploy/scripts/verify.sh
 stage 'build' 1500 cargo build --locked --profile ci --workspace --all-targets
 if [ "$failed" = 0 ]; then
+    export BUILT=1
     stage 'L0 unit, property, golden' "$unit_timeout" cargo test --locked --profile ci --workspace --no-fail-fast
+    stage 'L1 simulation' "$simulation_timeout" deploy/scripts/simulation.sh "$seeds" "$fresh_seeds" "$canary_seeds"
+    stage 'L3 power cuts' "$powercut_timeout" deploy/scripts/powercut.sh "$length"
+    stage 'killed under load' "$crash_timeout" deploy/scripts/crash.sh "$kills"
 else
     say 'the ladder is not climbed: the static checks or the build failed'
 fi

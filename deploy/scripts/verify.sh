@@ -21,7 +21,7 @@ check() { # check NAME COMMAND...
 
 check 'formatting' cargo fmt --all --check
 check 'lints' cargo clippy --locked --profile ci --workspace --all-targets -- -D warnings
-check 'layering and style' cargo test --locked --profile ci -p sim --test layering
+check 'layering and style' cargo test --locked --profile ci --workspace --test layering
 if command -v cargo-deny >/dev/null 2>&1; then
     check 'licences and bans' cargo deny --offline check licenses bans sources
 else
