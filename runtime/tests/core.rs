@@ -95,6 +95,26 @@ fn a_missing_processor_is_named() {
 }
 
 #[test]
+fn a_core_on_a_crowded_machine_never_sleeps_on_its_tasks() {
+    let stop = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let crowd: Vec<_> = (0..4)
+        .map(|_| {
+            let stop = stop.clone();
+            std::thread::spawn(move || while !stop.load(std::sync::atomic::Ordering::Relaxed) {})
+        })
+        .collect();
+    for _ in 0..8 {
+        core(|env| async move {
+            for n in 0..3 {
+                assert_eq!(env.offload(move || n).await, n);
+            }
+        });
+    }
+    stop.store(true, std::sync::atomic::Ordering::Relaxed);
+    crowd.into_iter().for_each(|thread| thread.join().unwrap());
+}
+
+#[test]
 fn completions_come_while_a_task_keeps_the_core_busy() {
     core(|env| async move {
         let listener = env.transport().listen(any()).await.unwrap();

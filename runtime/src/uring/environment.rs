@@ -7,6 +7,7 @@
 //! than asked for, an unregistered region, is logged, and can be forbidden.
 
 use std::cell::Cell;
+use std::convert::Infallible;
 use std::future::Future;
 use std::io;
 use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd};
@@ -15,7 +16,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use glommio::io::BufferedFile;
-use glommio::{LocalExecutorBuilder, Placement, PoolPlacement};
+use glommio::{Latency, LocalExecutorBuilder, Placement, PoolPlacement, Shares};
 use protocol::ids::Timestamp;
 use protocol::limits;
 use rustix::thread::CpuSet;
@@ -156,7 +157,7 @@ struct Core {
 ///
 /// # Errors
 /// [`CoreError`], if the machine doesn't give what a core needs; nothing is left behind then.
-pub fn run_core<T, F>(config: CoreConfig, main: impl FnOnce(RingEnv) -> F) -> Result<T, CoreError>
+pub fn run_core<T, F>(config: CoreConfig, main: impl FnOnce(RingEnv) -> F + 'static) -> Result<T, CoreError>
 where
     T: 'static,
     F: Future<Output = T> + 'static,
@@ -168,7 +169,7 @@ where
     let placement = config.cpu.map_or(Placement::Unbound, Placement::Fixed);
     let executor = LocalExecutorBuilder::new(placement)
         .name(&config.name)
-        .preempt_timer(config.preempt_timer)
+        .preempt_timer(PREEMPT_OF_THE_HEARTBEAT)
         .io_memory(0)
         .ring_depth(EXECUTOR_RING_DEPTH)
         // Not on the core's own processor: the pool inherits what the process may use.
@@ -178,11 +179,18 @@ where
             Some(cpu) => CoreError::Processor { cpu, reason: error.to_string() },
             None => CoreError::Executor(error.to_string()),
         })?;
+    let processors = before.clone();
     let result = executor.run(async move {
-        let (core, driver) = Driver::start(&config, before.as_ref())?;
-        let value = main(core.clone()).await;
-        driver.stop(core).await;
-        Ok(value)
+        let latency = Latency::Matters(config.preempt_timer);
+        let queue = glommio::executor().create_task_queue(Shares::Static(1000), latency, "core");
+        let core = async move {
+            let (core, driver) = Driver::start(&config, processors.as_ref())?;
+            let value = main(core.clone()).await;
+            driver.stop(core).await;
+            Ok(value)
+        };
+        let core = glommio::spawn_local_into(core, queue).map_err(|error| CoreError::Executor(error.to_string()))?;
+        futures_lite::future::or(core, async { match heartbeat().await {} }).await
     });
     drop(executor);
     if let Some(before) = before {
@@ -195,6 +203,8 @@ where
 const EXECUTOR_RING_DEPTH: usize = 64;
 /// Listening sockets of a core, for the size of a table only.
 const LISTENERS_MAX: usize = 16;
+/// The preempt timer while only the heartbeat is active: none, in effect.
+const PREEMPT_OF_THE_HEARTBEAT: Duration = Duration::from_secs(60);
 /// When glommio is to wake by itself, in milliseconds after it last ran the heartbeat. See [`heartbeat`].
 const HEARTBEATS_MS: [u64; 5] = [10, 40, 160, 640, 2560];
 /// How long a core that stops waits for the kernel to give its memory back.
@@ -240,12 +250,6 @@ impl Driver {
         let stopping = self.stopping.clone();
         let submitter = ring.clone().run_submitter(spin, stopping.clone());
         glommio::spawn_local(submitter).detach();
-        let (heart_ring, heart_stopping) = (ring.clone(), stopping.clone());
-        glommio::spawn_local(async move {
-            heartbeat(&heart_stopping).await;
-            heart_ring.driver_task_ended();
-        })
-        .detach();
         let ring = ring.clone();
         glommio::spawn_local(async move {
             // SAFETY: the descriptor is owned here and given away with into_raw_fd.
@@ -288,14 +292,14 @@ impl Driver {
     }
 }
 
-/// Wakes the executor now and then until the core stops.
+/// Wakes the executor now and then.
 ///
 /// When glommio's preempt timer fires between its poll of I/O and its look at the tasks (the thread lost its processor just there), it
 /// takes its tasks for done and sleeps until the next event, with tasks that are ready. The first timer bounds that sleep. But it
 /// may have fired already when that happens, and is set again only by this task, which then is one of those that don't run; so
-/// later ones stand behind it.
-async fn heartbeat(stopping: &Cell<bool>) {
-    while !stopping.get() {
+/// later ones stand behind it. And it must have run once: it does so before the core's own queue, with its short timer, is active.
+async fn heartbeat() -> Infallible {
+    loop {
         let mut timers = HEARTBEATS_MS.map(|delay_ms| glommio::timer::Timer::new(Duration::from_millis(delay_ms)));
         std::future::poll_fn(|context| {
             let mut fired = false;

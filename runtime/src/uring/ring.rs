@@ -321,9 +321,9 @@ impl Ring {
         self.0.driver_ended.notify();
     }
 
-    /// Ends when the three tasks of the driver have.
+    /// Ends when both tasks of the driver have.
     pub(super) async fn until_driver_ended(&self) {
-        while self.0.ended.get() < 3 {
+        while self.0.ended.get() < 2 {
             self.0.driver_ended.changed(self.0.driver_ended.count()).await;
         }
     }

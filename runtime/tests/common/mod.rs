@@ -36,7 +36,7 @@ pub fn config() -> CoreConfig {
     CoreConfig { memory_bytes: 16 << 20, ring_entries: 128, ..CoreConfig::default() }
 }
 
-pub fn core<T: 'static, F: Future<Output = T> + 'static>(main: impl FnOnce(RingEnv) -> F) -> T {
+pub fn core<T: 'static, F: Future<Output = T> + 'static>(main: impl FnOnce(RingEnv) -> F + 'static) -> T {
     run_core(config(), main).unwrap()
 }
 
