@@ -179,7 +179,7 @@ where
             Some(cpu) => CoreError::Processor { cpu, reason: error.to_string() },
             None => CoreError::Executor(error.to_string()),
         })?;
-    let processors = before.clone();
+    let processors = before;
     let result = executor.run(async move {
         let latency = Latency::Matters(config.preempt_timer);
         let queue = glommio::executor().create_task_queue(Shares::Static(1000), latency, "core");
