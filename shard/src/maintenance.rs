@@ -14,6 +14,8 @@ use crate::shard::{PartitionCell, Shard};
 
 /// How often every partition is asked.
 const ROUND_INTERVAL: Duration = Duration::from_secs(1);
+/// How often in a round the logs are asked whether a checkpoint would help.
+const CHECKPOINT_CHECKS_PER_ROUND: u32 = 4;
 /// Rounds between two checkpoints.
 const ROUNDS_PER_CHECKPOINT: u64 = 5;
 /// Partitions asked before other tasks get a turn.
@@ -24,9 +26,15 @@ impl<E: Env> Shard<E> {
         let mut round = 0_u64;
         let mut checkpointed = 0;
         loop {
-            self.env().sleep(ROUND_INTERVAL).await;
-            if self.is_stopping() {
-                return;
+            // A log that is appended to near disk speed asks for checkpoints more often, so that recovery never scans much of it.
+            for _ in 0..CHECKPOINT_CHECKS_PER_ROUND {
+                self.env().sleep(ROUND_INTERVAL / CHECKPOINT_CHECKS_PER_ROUND).await;
+                if self.is_stopping() {
+                    return;
+                }
+                if self.cells().iter().any(|cell| cell.partition.borrow().log().wants_checkpoint()) {
+                    self.write_checkpoints().await;
+                }
             }
             for (index, cell) in self.cells().iter().enumerate() {
                 if index % PARTITIONS_PER_TURN == PARTITIONS_PER_TURN - 1 {

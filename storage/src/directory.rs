@@ -5,12 +5,13 @@
 //! leaves no marker, and the next start doesn't take this one for clean.
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use hashbrown::HashMap;
 use protocol::ids::{BrokerEpoch, ClusterId, CoreId, DirectoryId, HostId, LeaderEpoch, Offset, PartitionIndex, TopicPartition};
+use runtime::local::Notify;
 use runtime::{Disk, Env};
 
 use crate::cache::ChunkCache;
@@ -110,7 +111,10 @@ pub(crate) struct State<E: Env> {
     pub(crate) cache: ChunkCache,
     clean_stop: Option<BrokerEpoch>,
     checkpoint_sequence: Cell<u64>,
-    recovered: RefCell<HashMap<TopicPartition, CheckpointEntry, foldhash::fast::FixedState>>,
+    checkpoint_running: Cell<bool>,
+    checkpoint_ended: Notify,
+    /// What the last checkpoint says, of logs that aren't open too.
+    entries: RefCell<BTreeMap<TopicPartition, CheckpointEntry>>,
 }
 
 impl<E: Env> Clone for Directory<E> {
@@ -166,7 +170,7 @@ impl<E: Env> Directory<E> {
             }
         }
         let checkpoint = Checkpoint::newest(files);
-        let recovered = checkpoint.entries.into_iter().map(|entry| (entry.log, entry)).collect();
+        let entries = checkpoint.entries.into_iter().map(|entry| (entry.log, entry)).collect();
         Ok(Directory(Rc::new(State {
             env: env.clone(),
             path,
@@ -176,7 +180,9 @@ impl<E: Env> Directory<E> {
             cache: request.cache,
             clean_stop,
             checkpoint_sequence: Cell::new(checkpoint.sequence),
-            recovered: RefCell::new(recovered),
+            checkpoint_running: Cell::new(false),
+            checkpoint_ended: Notify::new(),
+            entries: RefCell::new(entries),
         })))
     }
 
@@ -291,7 +297,7 @@ impl<E: Env> Directory<E> {
         let topic = directory.parent().expect("a log lies in its topic's directory").to_path_buf();
         disk.remove_directory(&directory).await?;
         disk.sync_directory(&topic).await?;
-        self.0.recovered.borrow_mut().remove(&log);
+        self.0.entries.borrow_mut().remove(&log);
         if disk.list(&topic).await?.is_empty() {
             disk.remove_directory(&topic).await?;
             disk.sync_directory(&self.0.path.join("topics")).await?;
@@ -299,17 +305,29 @@ impl<E: Env> Directory<E> {
         Ok(())
     }
 
-    /// Replaces this core's checkpoint with these entries, of all its logs here.
+    /// Writes this core's checkpoint, with these entries of open logs; what it said of others stays. One after the other.
     ///
     /// # Errors
     /// What the disk says; the checkpoint before it counts then.
     pub async fn write_checkpoint(&self, broker_epoch: BrokerEpoch, entries: Vec<CheckpointEntry>) -> io::Result<()> {
-        let sequence = self.0.checkpoint_sequence.get() + 1;
-        self.0.checkpoint_sequence.set(sequence);
+        let state = &*self.0;
+        state.entries.borrow_mut().extend(entries.into_iter().map(|entry| (entry.log, entry)));
+        // Two at once would overwrite both files, and a power cut could tear both.
+        while state.checkpoint_running.get() {
+            let seen = state.checkpoint_ended.count();
+            state.checkpoint_ended.changed(seen).await;
+        }
+        state.checkpoint_running.set(true);
+        let turn = CheckpointTurn(state);
+        let sequence = state.checkpoint_sequence.get() + 1;
+        state.checkpoint_sequence.set(sequence);
         let letter = if sequence.is_multiple_of(2) { 'a' } else { 'b' };
-        let path = self.0.path.join(format!("checkpoint-{}.{letter}", self.0.core));
+        let path = state.path.join(format!("checkpoint-{}.{letter}", state.core));
+        let entries = state.entries.borrow().values().cloned().collect();
         let bytes = Checkpoint { sequence, broker_epoch, entries }.encode();
-        self.0.env.disk().overwrite_file(&path, bytes).await
+        let result = state.env.disk().overwrite_file(&path, bytes).await;
+        drop(turn);
+        result
     }
 
     /// Leaves the marker of a clean stop. Everything of every core must be flushed, and the checkpoints written.
@@ -325,13 +343,23 @@ impl<E: Env> Directory<E> {
     }
 
     /// What the last checkpoint said of a log.
-    pub(crate) fn take_checkpoint_entry(&self, log: TopicPartition) -> Option<CheckpointEntry> {
-        self.0.recovered.borrow_mut().remove(&log)
+    pub(crate) fn checkpoint_entry(&self, log: TopicPartition) -> Option<CheckpointEntry> {
+        self.0.entries.borrow().get(&log).cloned()
     }
 
     /// Where a log's files lie.
     pub(crate) fn log_path(&self, log: TopicPartition) -> PathBuf {
         self.0.path.join("topics").join(log.topic.to_string()).join(log.partition.to_string())
+    }
+}
+
+/// Ends a checkpoint's turn, however it ends.
+struct CheckpointTurn<'a, E: Env>(&'a State<E>);
+
+impl<E: Env> Drop for CheckpointTurn<'_, E> {
+    fn drop(&mut self) {
+        self.0.checkpoint_running.set(false);
+        self.0.checkpoint_ended.notify();
     }
 }
 
@@ -401,6 +429,7 @@ impl<E: Env> Log<E> {
             demand: Default::default(),
             maintenance: Default::default(),
             streams: Default::default(),
+            wants_checkpoint: Default::default(),
             failure: None,
         }
     }
@@ -408,6 +437,7 @@ impl<E: Env> Log<E> {
     /// What a checkpoint says of this log now.
     #[must_use]
     pub fn checkpoint_entry(&self) -> CheckpointEntry {
+        self.wants_checkpoint.set(false);
         let segments = self.open.iter().map(|segment| segment.checkpoint()).collect();
         CheckpointEntry { log: self.name, log_start: self.offsets.log_start, segments }
     }

@@ -6,6 +6,7 @@
 //! Invariants: `log_start <= flushed <= written <= log_end`; none goes back. Segments follow each other without a gap.
 //! Everything not yet written lies in `tail`. A failure is final.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -54,6 +55,8 @@ pub struct Log<E: Env> {
     pub(crate) demand: Demand,
     pub(crate) maintenance: crate::maintenance::Maintenance,
     pub(crate) streams: crate::readahead::Streams<E>,
+    /// Whether a checkpoint would shorten the next recovery by much.
+    pub(crate) wants_checkpoint: Cell<bool>,
     pub(crate) failure: Option<LogFailure>,
 }
 
@@ -167,6 +170,12 @@ impl<E: Env> Log<E> {
     #[must_use]
     pub fn failure(&self) -> Option<&LogFailure> {
         self.failure.as_ref()
+    }
+
+    /// Whether index entries were persisted since the last [`Log::checkpoint_entry`]: a checkpoint soon keeps the next recovery short.
+    #[must_use]
+    pub fn wants_checkpoint(&self) -> bool {
+        self.wants_checkpoint.get()
     }
 
     /// The counters of this core's storage.

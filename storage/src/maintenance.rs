@@ -24,7 +24,7 @@ const ZERO_BYTES_MAX: u64 = 256 << 10;
 /// Unflushed bytes of a log of class `written` are flushed from this many on.
 const UNFLUSHED_BYTES_MAX: u64 = 64 << 20;
 /// Log bytes behind the last persisted index entry, at most: what recovery has to scan.
-const UNPERSISTED_BYTES_MAX: u64 = 32 << 20;
+const UNPERSISTED_BYTES_MAX: u64 = 64 << 20;
 /// After this time without a flush or a persisted index, both are done, in nanoseconds.
 const PERSIST_INTERVAL_NANOS: u64 = 30_000_000_000;
 /// Readers that don't come back lose their place after this, in nanoseconds.

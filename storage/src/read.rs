@@ -10,6 +10,7 @@ use crate::disk_read::{DiskRead, DiskReadOutcome, Source, Start};
 use crate::error::ReadError;
 use crate::log::Log;
 use crate::piece::{Budget, Found};
+use crate::readahead::Stream;
 use crate::segment::segment_path;
 
 /// What to read.
@@ -116,7 +117,10 @@ impl<E: Env> Log<E> {
 
     pub(crate) fn plan_disk_read(&mut self, request: ReadRequest) -> DiskRead<E> {
         let (source, position) = self.source_of(request.offset);
-        let stream = self.streams.take(source.base, request.offset);
+        let mut stream = self.streams.take(source.base, request.offset);
+        if request.offset == source.base && stream.is_none() && self.streams.arrives(request.offset) {
+            stream = Some(Stream::new(source.clone(), request.offset, 0));
+        }
         let start = match position {
             Some(position) => Start::Position(position),
             None => Start::IndexFile(self.env.disk_file(segment_path(self.directory(), source.base, "index"))),
@@ -130,7 +134,7 @@ impl<E: Env> Log<E> {
         let in_sealed = sealed.checked_sub(1).map(|index| &self.sealed[index]).filter(|segment| offset < segment.end);
         if let Some(segment) = in_sealed {
             let source = Source { base: segment.base, end: segment.size, file: segment.file.clone() };
-            return (source, None);
+            return (source, (offset == segment.base).then_some(0));
         }
         let open = self.open.partition_point(|segment| segment.base <= offset);
         let segment = &self.open[open.checked_sub(1).expect("an offset of the log lies in a segment")];

@@ -32,10 +32,19 @@ impl<E: Env> Default for Streams<E> {
 }
 
 impl<E: Env> Streams<E> {
-    /// The stream of the reader that goes on at `offset`.
+    /// The stream of the reader that goes on at `offset` of a segment.
     pub(crate) fn take(&mut self, segment: Offset, offset: Offset) -> Option<Stream<E>> {
         let index = self.streams.iter().position(|stream| stream.source.base == segment && stream.next_offset == offset)?;
         Some(self.streams.remove(index))
+    }
+
+    /// Whether a reader has read the segment before up to `offset`; its place there is given up.
+    pub(crate) fn arrives(&mut self, offset: Offset) -> bool {
+        let index = self.streams.iter().position(|stream| stream.next_offset == offset && stream.position >= stream.source.end);
+        index.is_some_and(|index| {
+            self.streams.remove(index);
+            true
+        })
     }
 
     pub(crate) fn put(&mut self, stream: Stream<E>) {

@@ -169,7 +169,7 @@ impl<E: Env> Directory<E> {
         mut progress: impl FnMut(RecoveryProgress),
     ) -> Result<Recovered<E>, RecoveryError> {
         let state = self.state();
-        let entry = self.take_checkpoint_entry(log);
+        let entry = self.checkpoint_entry(log);
         let mut recovery = Recovery {
             env: &state.env,
             directory: self.log_path(log),

@@ -41,6 +41,7 @@ pub(crate) struct PersistPlan<E: Env> {
     index: IndexTail,
     time_index: IndexTail,
     is_first: bool,
+    is_flushed: bool,
     persisted: PersistedIndexes,
     written: u64,
     written_offset: Offset,
@@ -74,7 +75,9 @@ impl<E: Env> PersistPlan<E> {
     }
 
     async fn run(&self, env: &E, exact: bool) -> io::Result<()> {
-        self.file.flush().await?;
+        if !self.is_flushed {
+            self.file.flush().await?;
+        }
         for tail in [&self.index, &self.time_index] {
             tail.write(env, &self.cache, exact).await?;
         }
@@ -184,6 +187,7 @@ impl<E: Env> OpenSegment<E> {
             index: index_tail,
             time_index: time_tail,
             is_first: from.entries == 0,
+            is_flushed: self.flushed == self.written,
             persisted: advanced(from, index, time_index),
             written: self.written,
             written_offset: log.offsets.written,
@@ -219,6 +223,7 @@ impl<E: Env> Log<E> {
             segment.persisted = persisted.persisted;
             segment.flushed = segment.flushed.max(persisted.written);
         }
+        self.wants_checkpoint.set(true);
         // The active segment is the only open one where this moves: what lies before it is sealed, so flushed.
         if self.open.len() == 1 {
             self.offsets.flushed = self.offsets.flushed.max(persisted.written_offset);

@@ -372,3 +372,44 @@ fn t88_random_histories_lose_nothing_and_bring_nothing_back() {
         random_history(seed);
     }
 }
+
+#[test]
+fn t95_sealed_segments_are_not_read_at_start() {
+    sim::run(1, |env| async move {
+        let directory = open(&env).await;
+        let mut log = directory.create_log(LOG, small_segments()).await.unwrap();
+        for number in 0..400 {
+            append(&env, &mut log, 1, &numbered(number, 12_000)).await;
+        }
+        settle(&env, &mut log).await.unwrap();
+        let (segments, size) = (log.segment_count(), log.size_bytes());
+        assert!(segments > 4);
+        drop((log, directory));
+        // Whoever looked into the first segment would stumble here.
+        scribble(&env, 0, 0, &[0xaa; 8192]).await;
+        env.crash(Crash::Kill);
+        let env = env.restart();
+        let (_, mut recovered) = recover_with(&env, small_segments()).await;
+        assert!(recovered.scanned < 2 << 20, "{}", recovered.scanned);
+        assert_eq!((recovered.log.segment_count(), recovered.log.size_bytes()), (segments, size));
+        let result = read_all(&mut recovered.log, Offset(0), 1 << 20).await;
+        assert!(matches!(result, Err(storage::ReadError::Corrupt { position: 0, .. })), "it is found when it is read");
+    });
+}
+
+#[test]
+fn a_checkpoint_keeps_what_it_said_of_logs_that_are_not_open() {
+    sim::run(1, |env| async move {
+        checkpointed(&env).await;
+        env.crash(Crash::Kill);
+        let env = env.restart();
+        let directory = open(&env).await;
+        // Another start is cut short while logs are loaded: its checkpoints know nothing of this one.
+        directory.write_checkpoint(BrokerEpoch(2), Vec::new()).await.unwrap();
+        directory.write_checkpoint(BrokerEpoch(2), Vec::new()).await.unwrap();
+        env.crash(Crash::Kill);
+        let env = env.restart();
+        let (_, recovered) = recover(&env).await;
+        assert!(recovered.scanned < 30 * 3200, "{}", recovered.scanned);
+    });
+}
