@@ -14,6 +14,7 @@ use protocol::ids::{ClusterId, HostId, METADATA_TOPIC, PartitionIndex, TopicPart
 use protocol::native::Kind;
 use runtime::Env;
 use shard::Shard;
+use storage::ChunkCache;
 
 use crate::api::reply::refuse;
 use crate::api::{Reply, create_topic, delete_topic, fetch, hello, list_offsets, metadata, produce};
@@ -26,6 +27,7 @@ struct State<E: Env> {
     env: E,
     shard: Shard<E>,
     controller: Controller<E>,
+    cache: ChunkCache,
     cluster: ClusterId,
     host: HostId,
     host_name: String,
@@ -54,11 +56,12 @@ const NOWHERE: TopicPartition = TopicPartition { topic: protocol::ids::TopicId(0
 
 impl<E: Env> Dispatch<E> {
     /// A dispatch to these.
-    pub fn new(env: E, identity: HostIdentity, shard: Shard<E>, controller: Controller<E>) -> Dispatch<E> {
+    pub fn new(env: E, identity: HostIdentity, shard: Shard<E>, controller: Controller<E>, cache: ChunkCache) -> Dispatch<E> {
         Dispatch(Rc::new(State {
             env,
             shard,
             controller,
+            cache,
             cluster: identity.cluster,
             host: identity.host,
             host_name: identity.host_name,
@@ -163,5 +166,9 @@ impl<E: Env> Service<Native> for Dispatch<E> {
         if header.kind() == Some(Kind::Produce) {
             self.0.shard.ready().await;
         }
+    }
+
+    fn make_room(&self, bytes: usize) {
+        self.0.cache.evict(bytes);
     }
 }

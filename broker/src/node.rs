@@ -95,7 +95,8 @@ impl<E: Env> Node<E> {
     /// # Errors
     /// See [`StartError`]. Nothing is served then.
     pub async fn start(env: E, config: NodeConfig) -> Result<Node<E>, StartError> {
-        let directories = open_directories(&env, &config).await?;
+        let cache = ChunkCache::new(env.region().clone());
+        let directories = open_directories(&env, &config, &cache).await?;
         let progress = Progress::default();
         let shard = Shard::start(env.clone(), config.host, directories.clone());
         let replayed = metadata_log::open(&shard, &directories, &progress).await?;
@@ -111,7 +112,7 @@ impl<E: Env> Node<E> {
         let out_of_service = open_partitions(&env, &partitions, &progress, openings).await;
         let cluster = directories[0].superblock().cluster;
         let who = HostIdentity { cluster, host: config.host, host_name: config.host_name.clone() };
-        let dispatch = Dispatch::new(env.clone(), who, shard.clone(), controller.clone());
+        let dispatch = Dispatch::new(env.clone(), who, shard.clone(), controller.clone(), cache);
         let listener =
             env.transport().listen(config.listen).await.map_err(|error| StartError::Listen { address: config.listen, error })?;
         let native = Server::new(env.clone(), listener, "native", dispatch.clone(), config.connections);
@@ -185,8 +186,7 @@ impl<E: Env> Node<E> {
 }
 
 /// Opens the data directories, those that exist before new ones: a new drive joins the cluster that is there.
-async fn open_directories<E: Env>(env: &E, config: &NodeConfig) -> Result<Vec<Directory<E>>, OpenError> {
-    let cache = ChunkCache::new(env.region().clone());
+async fn open_directories<E: Env>(env: &E, config: &NodeConfig, cache: &ChunkCache) -> Result<Vec<Directory<E>>, OpenError> {
     let mut paths = Vec::new();
     for path in &config.data {
         let is_new = !runtime::Disk::list(env.disk(), path)

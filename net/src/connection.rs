@@ -17,6 +17,7 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
+use protocol::limits::{RECEIVE_CHUNK_BYTES, RECEIVE_RESERVE_DIVISOR};
 use runtime::local::Notify;
 use runtime::{Chunk, Connection, Env, Monotonic, SendParts, Transport};
 
@@ -287,14 +288,22 @@ impl<E: Env, F: Framing, S: Service<F>> ConnectionState<E, F, S> {
         result
     }
 
+    /// Waits for memory to receive into. The last share of the region is left to writes: frames that wait for room in a log would
+    /// else hold the memory that is needed to make that room.
     async fn chunk_to_receive(&self) -> Chunk {
         let region = self.env.region();
         let freed = region.freed();
+        let reserve = region.bytes() / RECEIVE_RESERVE_DIVISOR;
         loop {
             let seen = freed.count();
-            let taken = self.splitter.borrow_mut().chunk_to_receive(region);
-            if let Ok(chunk) = taken {
-                return chunk;
+            if region.free_bytes() < reserve + RECEIVE_CHUNK_BYTES {
+                self.service.make_room(reserve + RECEIVE_CHUNK_BYTES - region.free_bytes());
+            }
+            if region.free_bytes() >= reserve {
+                let taken = self.splitter.borrow_mut().chunk_to_receive(region);
+                if let Ok(chunk) = taken {
+                    return chunk;
+                }
             }
             self.counters.memory_waits.set(self.counters.memory_waits.get() + 1);
             freed.changed(seen).await;

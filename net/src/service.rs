@@ -92,4 +92,7 @@ pub trait Service<F: Framing>: Clone + 'static {
     /// Ends when this request may be called, in the same turn; its connection isn't read meanwhile (back-pressure). Each kind waits
     /// for what it needs only: reads go on where writes have to wait.
     fn ready(&self, header: &F::Header) -> impl Future<Output = ()>;
+
+    /// Memory to receive into has run short: give back about `bytes` of what is only kept in case it is asked for again.
+    fn make_room(&self, bytes: usize);
 }

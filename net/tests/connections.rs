@@ -14,7 +14,7 @@ use protocol::frame::{FLAG_REPLY, FrameFields, FrameHeader, HEADER_BYTES, encode
 use protocol::limits;
 use protocol::native::Kind;
 use runtime::local::Notify;
-use runtime::{Connection, Env, SendPart, Transport};
+use runtime::{Chunk, Connection, Env, SendPart, Transport};
 use sim::{SimConnection, SimEnv, run};
 use smallvec::smallvec;
 
@@ -27,6 +27,8 @@ struct ToyState {
     called: RefCell<Vec<u64>>,
     parked: Rc<Cell<usize>>,
     held: Cell<bool>,
+    /// What stands for a cache.
+    cached: RefCell<Vec<Chunk>>,
     changed: Notify,
 }
 
@@ -55,6 +57,7 @@ impl Toy {
             called: RefCell::default(),
             parked: Rc::default(),
             held: Cell::new(false),
+            cached: RefCell::default(),
             changed: Notify::new(),
         }))
     }
@@ -118,6 +121,10 @@ impl Service<Native> for Toy {
             let seen = self.0.changed.count();
             self.0.changed.changed(seen).await;
         }
+    }
+
+    fn make_room(&self, _: usize) {
+        self.0.cached.borrow_mut().pop();
     }
 }
 
@@ -358,6 +365,36 @@ fn without_memory_a_connection_waits_for_some() {
         env.sleep(Duration::from_secs(1)).await;
         drop(hoard);
         assert_eq!(client.reply().await.unwrap(), (1, b"payload".to_vec()));
+    });
+}
+
+#[test]
+fn t90_frames_that_wait_leave_memory_to_write() {
+    run(13, |env| async move {
+        let (toy, server, address) = start(&env, ConnectionLimits::default()).await;
+        toy.0.held.set(true);
+        let region = env.region();
+        // A cache as large as it gets, which the listener may ask to give way.
+        while region.free_bytes() > region.bytes() / 8 {
+            toy.0.cached.borrow_mut().push(region.take(1 << 20).unwrap());
+        }
+        let mut clients = Vec::new();
+        for n in 0..400 {
+            let client = connect(&env, address).await;
+            client.0.send_bytes(request(n, "echo", &[1; 60_000])).await.unwrap();
+            clients.push(client);
+        }
+        env.sleep(Duration::from_secs(1)).await;
+        assert!(toy.0.cached.borrow().is_empty(), "what is only cached gives way");
+        assert!(server.counters().memory_waits.get() > 0);
+        let least = region.bytes() / limits::RECEIVE_RESERVE_DIVISOR - limits::RECEIVE_CHUNK_BYTES;
+        assert!(region.free_bytes() >= least, "{} bytes are left", region.free_bytes());
+        toy.0.held.set(false);
+        toy.0.changed.notify();
+        for (n, client) in (0..).zip(&clients) {
+            assert_eq!(client.reply().await.unwrap().0, n);
+        }
+        assert_eq!(region.free_bytes(), region.bytes());
     });
 }
 

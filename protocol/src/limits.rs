@@ -48,6 +48,8 @@ pub const SEND_PARTS_MAX: usize = 512;
 /// Bytes of replies of one connection that are unsent or may still come, at most; then its socket isn't read.
 /// One request more may have been called before, so a reader that stalls holds at most this and one largest reply.
 pub const REPLY_BYTES_PER_CONNECTION_MAX: usize = 16 << 20;
+/// The share of a region that receiving leaves to writing: one in this many. Less than what the cache of clean chunks keeps free.
+pub const RECEIVE_RESERVE_DIVISOR: usize = 32;
 /// Size of a connection's first receive chunk, in bytes.
 pub const RECEIVE_CHUNK_BYTES: usize = 256 << 10;
 /// Chunks that unfinished zero-copy sends of one connection may hold, in bytes.
