@@ -15,6 +15,7 @@
 pub mod coverage;
 pub mod image;
 pub mod plan;
+pub mod prefilled;
 pub mod recording;
 pub mod rig;
 pub mod selftest;

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, ensure};
 use clap::{Parser, Subcommand};
+use sim::powercut::prefilled;
 use sim::powercut::rig::{self, FileSystem};
 use sim::powercut::selftest;
 use sim::powercut::session::{self, Plan};
@@ -24,6 +25,17 @@ enum Command {
     Powercut(PowercutArguments),
     /// Replay cuts of what `powercut` recorded in the same work directory
     Again(PowercutArguments),
+    /// Make a large log that a power cut ended and leave it mounted, until `clean`; the data directory is DIR/data
+    Prefilled {
+        #[command(flatten)]
+        arguments: PowercutArguments,
+        /// Bytes of values in the log, in MiB
+        #[arg(long, default_value_t = 10 << 10)]
+        mib: u64,
+        /// Where it is mounted
+        #[arg(long, value_name = "DIR")]
+        mount: PathBuf,
+    },
     /// Judge the power-cut harness itself with writers whose honesty is known
     Selftest {
         /// Where images and recordings lie
@@ -113,6 +125,10 @@ fn run(command: Command) -> Result<(usize, usize)> {
         Command::Again(arguments) => {
             let result = session::again(&prepare(&arguments.workdir)?, &arguments.plan())?;
             Ok((result.passed, result.failed))
+        }
+        Command::Prefilled { arguments, mib, mount } => {
+            prefilled::make(&prepare(&arguments.workdir)?, &arguments.plan(), mib << 20, &mount)?;
+            Ok((1, 0))
         }
         Command::Selftest { workdir, file_system, points } => selftest::run(&prepare(&workdir)?, file_system, points),
         Command::Crash { workdir, corelane, kills, seed } => {

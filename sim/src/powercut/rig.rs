@@ -215,6 +215,20 @@ impl Stack {
         self.push(Attached::File(path.to_owned()))
     }
 
+    /// Leaves everything attached, to be undone by [`clean`].
+    pub fn leave(mut self) {
+        self.items.clear();
+    }
+
+    /// Mounts the disk itself, unrecorded.
+    ///
+    /// # Errors
+    /// As `losetup` and `mount` say.
+    pub fn mount_disk(&mut self, file_system: FileSystem, image: &Path, at: &Path) -> Result<()> {
+        let device = self.attach(image, true)?;
+        self.mount(file_system.name(), file_system.options(), &device, at)
+    }
+
     /// Mounts a replayed image; repairs its file system if the mount fails. Says whether it had to.
     ///
     /// # Errors
@@ -296,19 +310,28 @@ pub struct Rig {
     pub files: Files,
 }
 
+/// Makes a disk of `size` bytes in `workdir` with a fresh file system.
+///
+/// # Errors
+/// A missing tool, by name, or what it said.
+pub fn make_disk(workdir: &Path, file_system: FileSystem, size: u64) -> Result<()> {
+    let files = Files::below(workdir);
+    fs::create_dir_all(workdir)?;
+    for path in [&files.base, &files.disk, &files.log, &files.trace, &files.export] {
+        let _ = fs::remove_file(path);
+    }
+    fs::File::create(&files.disk)?.set_len(size)?;
+    file_system.make(&files.disk)
+}
+
 impl Rig {
-    /// Builds the whole stack in `workdir` with a fresh file system of `size` bytes.
+    /// Builds the whole stack on the disk that [`make_disk`] made, whatever has been written to it since.
     ///
     /// # Errors
     /// A missing tool, by name, or what it said.
-    pub fn build(workdir: &Path, file_system: FileSystem, size: u64) -> Result<Rig> {
+    pub fn build(workdir: &Path, file_system: FileSystem) -> Result<Rig> {
         let files = Files::below(workdir);
-        fs::create_dir_all(workdir)?;
-        for path in [&files.base, &files.disk, &files.log, &files.trace, &files.export] {
-            let _ = fs::remove_file(path);
-        }
-        fs::File::create(&files.disk)?.set_len(size)?;
-        file_system.make(&files.disk)?;
+        let size = fs::metadata(&files.disk).context("the disk has to be made first")?.len();
         copy_sparse(&files.disk, &files.base)?;
         let mut stack = Stack::new(workdir);
         start_export(&mut stack, &files, size)?;

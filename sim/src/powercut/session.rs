@@ -11,7 +11,7 @@ use super::coverage::{self, Claim};
 use super::image::{Master, copy_sparse};
 use super::plan::{Cut, Mode, cuts};
 use super::recording::Recording;
-use super::rig::{FileSystem, Files, Rig, Stack};
+use super::rig::{FileSystem, Files, Rig, Stack, make_disk};
 use super::trace::Interval;
 use crate::real::audit::{self, Expected, Topic};
 use crate::real::host::{Host, HostOptions};
@@ -22,20 +22,33 @@ use crate::real::wire::Wire;
 /// Size of the recorded disk, in bytes; sparse.
 const DISK_BYTES: u64 = 2 << 30;
 
-/// Records what `workload` does to a fresh file system at the path that it gets.
+/// Records what `workload` does to a fresh file system at the path that it gets, and proves that the recording is whole.
 ///
 /// # Errors
 /// The rig, the workload, or a recording that can't be trusted.
 pub fn record<W>(workdir: &Path, file_system: FileSystem, workload: impl FnOnce(&Path) -> Result<W>) -> Result<(Recording, W)> {
-    let rig = Rig::build(workdir, file_system, DISK_BYTES)?;
+    make_disk(workdir, file_system, DISK_BYTES)?;
+    let (recording, result) = record_here(workdir, file_system, workload)?;
+    recording.verify(&Files::below(workdir), &workdir.join("verify.img"))?;
+    Ok((recording, result))
+}
+
+/// Records what `workload` does to the file system on the disk that is there.
+///
+/// # Errors
+/// The rig, the workload, or a recording whose log and trace differ.
+pub fn record_here<W>(
+    workdir: &Path,
+    file_system: FileSystem,
+    workload: impl FnOnce(&Path) -> Result<W>,
+) -> Result<(Recording, W)> {
+    let rig = Rig::build(workdir, file_system)?;
     let issue = monotonic_ns();
     let result = workload(&rig.files.mount)?;
     let span = Interval { issue, done: monotonic_ns() };
     let files = rig.finish()?;
     fs::write(workdir.join("span.json"), serde_json::to_string(&(span.issue, span.done))?)?;
-    let recording = Recording::load(&files, span)?;
-    recording.verify(&files, &workdir.join("verify.img"))?;
-    Ok((recording, result))
+    Ok((Recording::load(&files, span)?, result))
 }
 
 /// Reads a recording of an earlier run.
@@ -164,13 +177,7 @@ pub fn again(workdir: &Path, plan: &Plan) -> Result<Replayed> {
 fn workload(workdir: &Path, mount: &Path, plan: &Plan) -> Result<Noted> {
     let options = HostOptions::new(plan.binary.as_deref(), &mount.join("data"), &workdir.join("corelane.log"))?;
     let mut host = Host::start(&options)?;
-    let mut load = LoadOptions {
-        topics: Vec::new(),
-        in_flight: 16,
-        duration: Duration::from_millis(plan.load_ms),
-        pace: Duration::ZERO,
-        seed: plan.seed,
-    };
+    let mut load = LoadOptions { duration: Duration::from_millis(plan.load_ms), seed: plan.seed, ..LoadOptions::default() };
     let mut wire = Wire::connect(host.address())?;
     for (topic, class) in topics().iter().zip(["device", "written"]) {
         let configs = [("durability", class), ("segment.bytes", "1048576")];
@@ -197,6 +204,12 @@ fn workload(workdir: &Path, mount: &Path, plan: &Plan) -> Result<Noted> {
     Ok(noted)
 }
 
+/// One claim per acknowledged record.
+fn claims_of<'a>(acks: impl IntoIterator<Item = &'a Ack>) -> Vec<Claim> {
+    let claim = |ack: &'a Ack, index| Claim { id: ack.first_id + index, markers: ack.value_bytes / MARKER_BYTES, at: ack.at };
+    acks.into_iter().flat_map(|ack| (0..u64::from(ack.records)).map(move |index| claim(ack, index))).collect()
+}
+
 fn judge(workdir: &Path, plan: &Plan, recording: &Recording, noted: &Noted) -> Result<Replayed> {
     let device: Vec<Ack> = noted.acks.iter().filter(|ack| ack.topic == 0).copied().collect();
     let flushes = recording.flushes.iter().filter(|flush| flush.done <= recording.span.done).count();
@@ -208,16 +221,7 @@ fn judge(workdir: &Path, plan: &Plan, recording: &Recording, noted: &Noted) -> R
         device.len()
     );
     let mut all = Replayed::default();
-    let claims: Vec<Claim> = device
-        .iter()
-        .flat_map(|ack| {
-            (0..u64::from(ack.records)).map(|index| Claim {
-                id: ack.first_id + index,
-                markers: ack.value_bytes / MARKER_BYTES,
-                at: ack.at,
-            })
-        })
-        .collect();
+    let claims = claims_of(&device);
     let uncovered = coverage::judge(recording, &claims)?;
     for one in uncovered.iter().take(5) {
         println!(

@@ -50,13 +50,7 @@ pub fn run(workdir: &Path, options: &CrashOptions) -> Result<(usize, usize)> {
     let host_options = HostOptions::new(options.binary.as_deref(), &data, &workdir.join("corelane.log"))?;
     let topics: Vec<Topic> = CLASSES.iter().map(|(name, _)| Topic { name: (*name).to_owned(), partitions: PARTITIONS }).collect();
     let mut host = Host::start(&host_options)?;
-    let mut load = LoadOptions {
-        topics: Vec::new(),
-        in_flight: 16,
-        duration: Duration::from_secs(3600),
-        pace: Duration::from_micros(300),
-        seed: options.seed,
-    };
+    let mut load = LoadOptions { pace: Duration::from_micros(300), seed: options.seed, ..LoadOptions::default() };
     let mut wire = Wire::connect(host.address())?;
     for (name, _) in CLASSES {
         let configs = [("durability", name), ("segment.bytes", "1048576")];

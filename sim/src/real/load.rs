@@ -62,6 +62,15 @@ pub struct Ack {
     pub at: u64,
 }
 
+/// How large batches are: bounds, both included.
+#[derive(Clone, Copy, Debug)]
+pub struct Shape {
+    /// Records of a batch.
+    pub records: (u64, u64),
+    /// Markers of a value.
+    pub markers: (u64, u64),
+}
+
 /// What to load a host with.
 #[derive(Clone, Debug)]
 pub struct LoadOptions {
@@ -73,8 +82,27 @@ pub struct LoadOptions {
     pub duration: Duration,
     /// A pause behind each batch.
     pub pace: Duration,
+    /// Ends it earlier: so many bytes of values.
+    pub bytes: u64,
+    /// Sizes.
+    pub shape: Shape,
     /// Seeds sizes.
     pub seed: u64,
+}
+
+impl Default for LoadOptions {
+    /// Small batches of small records to no topic, for an hour.
+    fn default() -> LoadOptions {
+        LoadOptions {
+            topics: Vec::new(),
+            in_flight: 16,
+            duration: Duration::from_secs(3600),
+            pace: Duration::ZERO,
+            bytes: u64::MAX,
+            shape: Shape { records: (1, 8), markers: (4, 127) },
+            seed: 1,
+        }
+    }
 }
 
 /// What came of it.
@@ -129,13 +157,15 @@ fn send(
     ensure!(!places.is_empty(), "no partition to load");
     let random = Stream::new(options.seed ^ first_id, "load");
     let end = monotonic_ns() + u64::try_from(options.duration.as_nanos())?;
-    let mut next_id = first_id;
+    let (mut next_id, mut bytes) = (first_id, 0);
     for (topic, partition) in places.iter().cycle().copied() {
-        if monotonic_ns() >= end {
+        if monotonic_ns() >= end || bytes >= options.bytes {
             return Ok((next_id, None));
         }
-        let records = u32::try_from(1 + random.below(8))?;
-        let value_bytes = MARKER_BYTES * usize::try_from(4 + random.below(124))?;
+        let Shape { records, markers } = options.shape;
+        let records = u32::try_from(random.between(records.0, records.1))?;
+        let value_bytes = MARKER_BYTES * usize::try_from(random.between(markers.0, markers.1))?;
+        bytes += u64::from(records) * u64::try_from(value_bytes)?;
         let batch = batch(next_id, records, value_bytes)?;
         let place = ProduceBatch {
             topic_id: options.topics[topic].0,
