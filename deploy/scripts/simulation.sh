@@ -19,7 +19,8 @@ check() { # check NAME COMMAND...
     if "$@"; then passed=$((passed + 1)); else failed=$((failed + 1)); fi
 }
 
-check 'regression seeds' "$sim" run --from 1 --seeds "$seeds"
+# Each twice: the same seed has to give the same trace.
+check 'regression seeds' "$sim" run --from 1 --seeds "$seeds" --twice
 check 'fresh seeds' "$sim" run --from "$(date +%s)000" --seeds "$fresh_seeds"
 check 'canaries' "$sim" canaries --seeds "$canary_seeds"
 printf '%s passed, %s failed\n' "$passed" "$failed"

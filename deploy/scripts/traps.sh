@@ -6,7 +6,7 @@ set -e
 
 tests=$(mktemp)
 trap 'rm -f "$tests"' EXIT
-grep -rhoE --include='*.rs' '\bfn (t[0-9]{2}_)+[a-z0-9_]+' protocol runtime cluster storage net shard broker client bench sim/src sim/tests |
+grep -rhoE --include='*.rs' --exclude-dir=layering '\bfn (t[0-9]{2}_)+[a-z0-9_]+' protocol runtime cluster storage net shard broker client bench sim/src sim/tests |
     sed 's/^fn //' | sort -u |
     awk '{ name = $1; rest = name; while (match(rest, /^t[0-9][0-9]_/)) { print substr(rest, 2, 2) + 0, name; rest = substr(rest, 5) } }' >"$tests"
 

@@ -31,7 +31,7 @@ pub fn make(workdir: &Path, plan: &Plan, bytes: u64, mount: &Path) -> Result<()>
     fs::remove_file(&files.disk)?;
     let moments: Vec<u64> = acks.iter().map(|ack| ack.at).collect();
     let cuts = cuts(&recording, Mode::Torn, 16, plan.seed, &moments);
-    let cut = cuts.iter().rfind(|cut| cut.loose > 0).or(cuts.last()).context("no cut")?;
+    let cut = cuts.iter().rfind(|cut| cut.loose > 0 && cut.reason != "end").or(cuts.last()).context("no cut")?;
     println!("cut at {} ({} of {} uncovered writes survive, {} of them torn)", cut.reason, cut.kept, cut.loose, cut.torn);
     let image = File::options().write(true).open(&files.base)?;
     for write in &recording.writes[..cut.common] {
