@@ -333,3 +333,58 @@ fn several_data_directories_share_the_partitions() {
     let log = host.kill();
     assert!(log.contains("is a --data missing?"), "{log}");
 }
+
+#[test]
+fn logs_are_read_offline_and_damage_is_named_by_its_byte() {
+    let scratch = Scratch::new();
+    let data = scratch.join("data");
+    let host = Host::start(&data);
+    host.text(&["topic", "create", "t"]);
+    for n in 0..5 {
+        host.text_with_input(&["produce", "t", "--compression", "none"], lines(n * 10..n * 10 + 10).as_bytes());
+    }
+    let id = host.json(&["topic", "describe", "t"])["topic_id"].as_str().unwrap().to_owned();
+    host.stop();
+    let log = data.join("topics").join(id).join("0");
+    let run = |word: &str, json: &[&str]| {
+        let output = corelane().args(["log", word]).arg(&log).args(json).output().unwrap();
+        (output.status.code().unwrap(), String::from_utf8(output.stdout).unwrap())
+    };
+    let (code, said) = run("verify", &[]);
+    assert!(code == 0 && said.contains("5 batches, 50 records (offsets 0 to 50, exclusive)"), "{said}");
+    let (_, said) = run("dump", &["--json"]);
+    let batches: Vec<serde_json::Value> = said
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .filter(|item: &serde_json::Value| item["item"] == "batch")
+        .collect();
+    assert_eq!(batches.len(), 5);
+    let third = &batches[2];
+    assert_eq!((&third["base_offset"], &third["crc_is_good"]), (&20.into(), &true.into()));
+
+    // One bit of the third batch: said with its byte.
+    let position = third["position"].as_u64().unwrap();
+    let file = log.join("00000000000000000000.log");
+    let mut bytes = std::fs::read(&file).unwrap();
+    bytes[usize::try_from(position).unwrap() + 70] ^= 1;
+    std::fs::write(&file, bytes).unwrap();
+    let (_, said) = run("verify", &[]);
+    assert!(said.contains(&format!("byte {position}")), "{said}");
+    let output = corelane().args(["log", "verify", "/nonexistent"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(5), "{output:?}");
+}
+
+#[test]
+fn doctor_speaks_to_people_and_programs() {
+    let scratch = Scratch::new();
+    let data = scratch.join("data");
+    let output =
+        corelane().args(["doctor", "--json", "--no-measure", "--memory", "64MiB", "--data"]).arg(&data).output().unwrap();
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(output.status.success(), report["worst"] != "failure", "{report}");
+    let findings = report["findings"].as_array().unwrap();
+    assert!(findings.iter().all(|finding| finding["level"] == "good" || finding["remedy"].is_string()), "{report}");
+    assert!(!data.exists(), "looking makes nothing");
+    let output = corelane().args(["doctor", "--no-measure"]).output().unwrap();
+    assert!(String::from_utf8(output.stdout).unwrap().contains("warnings"));
+}
