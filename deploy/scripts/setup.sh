@@ -40,6 +40,7 @@ check_rust() {
 
 # Where qemu-storage-daemon lives depends on the release: qemu-utils, or qemu-system-common before that.
 storage_daemon_package() {
+    command -v qemu-storage-daemon >/dev/null 2>&1 && return
     if apt-cache show qemu-utils 2>/dev/null | grep -q 'qemu-storage-daemon'; then
         printf 'qemu-utils'
         return

@@ -43,8 +43,9 @@ stage() { # stage NAME SECONDS COMMAND...
     if [ "$status" != 0 ]; then
         [ "$stage_failed" = 0 ] && stage_failed=1
         [ "$status" = 124 ] && say "$name: did not end within $limit s"
-    elif [ "$stage_passed" = 0 ]; then
-        stage_passed=1
+    elif [ "$stage_passed$stage_failed" = 00 ]; then
+        # Setup and build count as one each; a stage of tests that ran none has not passed.
+        case $name in L* | killed*) stage_failed=1 && say "$name: no test was run" ;; *) stage_passed=1 ;; esac
     fi
     passed=$((passed + stage_passed))
     failed=$((failed + stage_failed))
