@@ -77,7 +77,9 @@ pub async fn open<E: Env>(
     let mut found: Option<&Directory<E>> = None;
     let mut logs = 0;
     for directory in directories {
-        logs += directory.list_logs().await.map_err(MetadataError::Disk)?.len();
+        // A first start that is cut short leaves the metadata log's directory without a segment: that is nobody's log.
+        let others = directory.list_logs().await.map_err(MetadataError::Disk)?;
+        logs += others.iter().filter(|log| **log != METADATA_PARTITION).count();
         if directory.has_log(METADATA_PARTITION).await.map_err(MetadataError::Disk)? {
             if let Some(first) = found {
                 let (first, second) = (first.path().display().to_string(), directory.path().display().to_string());
