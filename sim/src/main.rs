@@ -90,6 +90,7 @@ struct RunArguments {
 #[derive(Clone, Copy, ValueEnum)]
 enum ScenarioName {
     Storage,
+    Node,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -108,7 +109,8 @@ fn threads() -> usize {
 fn scenarios(name: Option<ScenarioName>) -> Vec<Scenario> {
     match name {
         Some(ScenarioName::Storage) => vec![Scenario::Storage],
-        None => vec![Scenario::Storage],
+        Some(ScenarioName::Node) => vec![Scenario::Node],
+        None => vec![Scenario::Storage, Scenario::Node],
     }
 }
 

@@ -1,17 +1,22 @@
 //! Scenarios: random work, crashes and faults from one seed, then a heal, a final catch-up and the checker's verdict.
 
 mod batches;
+#[cfg(feature = "node")]
+mod client;
+#[cfg(feature = "node")]
+pub mod node;
 pub mod storage;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Once;
 
 use runtime::Canary;
 
 use crate::checker::history::Operation;
 use crate::checker::promise::Replication;
 use crate::checker::{Anomaly, check};
-use crate::disk::Sectors;
+use crate::disk::{DiskFaults, Sectors};
 use crate::env::{Options, try_run};
 use crate::random::Stream;
 
@@ -20,6 +25,8 @@ use crate::random::Stream;
 pub enum Scenario {
     /// One core's logs, driven directly.
     Storage,
+    /// A whole host with clients over the network.
+    Node,
 }
 
 impl Scenario {
@@ -28,6 +35,7 @@ impl Scenario {
     pub fn name(self) -> &'static str {
         match self {
             Scenario::Storage => "storage",
+            Scenario::Node => "node",
         }
     }
 }
@@ -78,17 +86,21 @@ pub struct SeedReport {
 
 thread_local! {
     static PANIC: RefCell<Option<String>> = const { RefCell::new(None) };
+    static RUNS: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Keeps the messages of panics for the reports, instead of printing them. Called once, by the program or test that runs seeds.
+/// Keeps the messages of panics inside runs for their reports, instead of printing them (all are with `RUST_BACKTRACE=full`).
 pub fn capture_panics() {
-    let before = std::panic::take_hook();
-    std::panic::set_hook(Box::new(move |info| {
-        if std::env::var_os("RUST_BACKTRACE").is_some_and(|value| value == "full") {
-            before(info);
-        }
-        PANIC.with(|panic| *panic.borrow_mut() = Some(info.to_string()));
-    }));
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let before = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| {
+            if !RUNS.get() || std::env::var_os("RUST_BACKTRACE").is_some_and(|value| value == "full") {
+                before(info);
+            }
+            PANIC.with(|panic| *panic.borrow_mut() = Some(info.to_string()));
+        }));
+    });
 }
 
 /// The sectors of a seed's disk. Shearing drives are asked for by name only: nothing is promised on them.
@@ -108,10 +120,15 @@ pub fn run_seed(settings: Settings) -> SeedReport {
     };
     let mut report =
         SeedReport { settings, failures: Vec::new(), trace_hash: 0, time_ns: 0, operations: 0, crashes: 0, history: Vec::new() };
-    PANIC.with(|panic| panic.borrow_mut().take());
+    RUNS.set(true);
     let finished = catch_unwind(AssertUnwindSafe(|| match settings.scenario {
         Scenario::Storage => try_run(options, storage::run),
+        #[cfg(feature = "node")]
+        Scenario::Node => try_run(options, node::run),
+        #[cfg(not(feature = "node"))]
+        Scenario::Node => panic!("built without the scenario of a node"),
     }));
+    RUNS.set(false);
     match finished {
         Err(_) => {
             let message = PANIC.with(|panic| panic.borrow_mut().take()).unwrap_or_else(|| "a panic".into());
@@ -130,6 +147,20 @@ pub fn run_seed(settings: Settings) -> SeedReport {
         }
     }
     report
+}
+
+/// One kind of disk fault, drawn.
+fn disk_faults_of(stream: &Stream, bytes_taken: u64) -> DiskFaults {
+    let mut faults = DiskFaults::default();
+    match stream.below(6) {
+        0 => faults.write_errors_ppm = 3_000,
+        1 => faults.flush_errors_ppm = 10_000,
+        2 => faults.read_errors_ppm = 10_000,
+        3 => faults.name_errors_ppm = 10_000,
+        4 => faults.bytes_taken = bytes_taken,
+        _ => faults.slowness = 5,
+    }
+    faults
 }
 
 /// The canaries, by their words on the command line.

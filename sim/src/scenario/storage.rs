@@ -11,7 +11,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use protocol::ids::{BrokerEpoch, CoreId, DurabilityClass, HostId, PartitionIndex, TopicId, TopicPartition};
-use runtime::local::{OnceSender, once};
+use runtime::local::{Notify, OnceSender, once};
 use runtime::{Env, Region};
 use storage::{ChunkCache, Directory, FlushPolicy, LogConfig, OpenRequest, StorageConfig};
 
@@ -20,7 +20,7 @@ use crate::disk::{Crash, DiskFaults};
 use crate::env::SimEnv;
 use crate::random::Stream;
 use crate::recorder::Recorder;
-use crate::scenario::Ran;
+use crate::scenario::{Ran, batches, disk_faults_of};
 
 use driver::LogDriver;
 
@@ -42,6 +42,15 @@ struct Shape {
     pause_us: u64,
 }
 
+/// The size of the values of one-record batches that fill whole blocks, so that what a cut leaves behind fits behind another batch.
+fn block_filling_value(blocks: u64) -> u64 {
+    let fills = |value_bytes: &u64| {
+        let bytes = usize::try_from(*value_bytes).expect("small");
+        batches::make(&[1], bytes, &[0]).len() as u64 == 4096 * blocks
+    };
+    (4096 * blocks - 200..4096 * blocks).find(fills).expect("a batch of any size can be made")
+}
+
 /// What all lives share.
 struct Shared {
     recorder: Recorder,
@@ -49,6 +58,9 @@ struct Shared {
     plan: Plan,
     /// Where each log's steady consumer goes on.
     positions: Vec<Cell<i64>>,
+    /// Acknowledgements in this life, and a signal for each.
+    acks: Cell<u64>,
+    acknowledged: Notify,
 }
 
 /// How one life is led.
@@ -60,6 +72,8 @@ struct Life {
     /// The last one, which ends by itself.
     last: bool,
     clean_stop: bool,
+    /// Crash soon after so many acknowledgements.
+    acks_max: Option<u64>,
 }
 
 impl Plan {
@@ -80,43 +94,47 @@ impl Plan {
             allocation_step_bytes_max: [64 << 10, 1 << 20, 128 << 20][stream.index(3)],
             idle_tail_ms: [1, 20, 10_000][stream.index(3)],
         };
-        let shape = Shape {
+        let mut shape = Shape {
             one_size: stream.chance(1, 2),
             records: 1 + stream.below(8),
             value_bytes: [16, 100, 1000, 4000][stream.index(4)],
             pause_us: [50, 200, 1000, 4000][stream.index(4)],
         };
+        if shape.one_size && stream.chance(1, 2) {
+            (shape.records, shape.value_bytes) = (1, block_filling_value(1 + stream.below(2)));
+        }
         Plan { lives: 1 + stream.below(6), logs, storage, shape }
     }
-}
-
-fn faults_of(stream: &Stream, sectors_full: u64) -> DiskFaults {
-    let mut faults = DiskFaults::default();
-    match stream.below(6) {
-        0 => faults.write_errors_ppm = 3_000,
-        1 => faults.flush_errors_ppm = 10_000,
-        2 => faults.read_errors_ppm = 10_000,
-        3 => faults.name_errors_ppm = 10_000,
-        4 => faults.bytes_taken = sectors_full,
-        _ => faults.slowness = 5,
-    }
-    faults
 }
 
 /// Runs the scenario on the first host.
 pub async fn run(env: SimEnv) -> Ran {
     let plan = Plan::draw(env.workload());
     let positions = plan.logs.iter().map(|_| Cell::new(0)).collect();
-    let shared = Rc::new(Shared { recorder: Recorder::default(), wrong: RefCell::default(), plan, positions });
+    let shared = Rc::new(Shared {
+        recorder: Recorder::default(),
+        wrong: RefCell::default(),
+        plan,
+        positions,
+        acks: Cell::new(0),
+        acknowledged: Notify::new(),
+    });
     let mut process = env.clone();
     let mut crashes = 0;
     for number in 0..=shared.plan.lives {
         let last = number == shared.plan.lives;
         let stream = env.workload();
         let faulty = !last && stream.chance(1, 4);
-        let life = Life { epoch: i32::try_from(number).expect("few lives") + 1, faulty, last, clean_stop: stream.chance(1, 5) };
+        let life = Life {
+            epoch: i32::try_from(number).expect("few lives") + 1,
+            faulty,
+            last,
+            clean_stop: stream.chance(1, 5),
+            acks_max: stream.chance(1, 2).then(|| 1 + stream.below(3)),
+        };
+        shared.acks.set(0);
         process.set_disk_faults(if faulty {
-            faults_of(stream, (1 << 30) - stream.below(1 << 20))
+            disk_faults_of(stream, (1 << 30) - stream.below(1 << 20))
         } else {
             DiskFaults::default()
         });
@@ -130,13 +148,11 @@ pub async fn run(env: SimEnv) -> Ran {
             break;
         }
         let limit = Duration::from_micros(500 + stream.below(200_000 >> stream.below(6)));
-        futures_lite::future::or(
-            async {
-                end.await;
-            },
-            env.sleep(limit),
-        )
-        .await;
+        let work = async {
+            end.await;
+        };
+        let over = futures_lite::future::or(env.sleep(limit), shared.acks_reached(&env, life.acks_max));
+        futures_lite::future::or(work, over).await;
         let how = if stream.chance(2, 3) { Crash::PowerCut } else { Crash::Kill };
         shared.recorder.down(if how == Crash::PowerCut { Fault::PowerCutAll } else { Fault::KillAll });
         process.crash(how);
@@ -148,6 +164,16 @@ pub async fn run(env: SimEnv) -> Ran {
 }
 
 impl Shared {
+    async fn acks_reached(&self, env: &SimEnv, acks_max: Option<u64>) {
+        loop {
+            let seen = self.acknowledged.count();
+            if acks_max.is_some_and(|most| self.acks.get() >= most) {
+                return env.sleep(Duration::from_micros(env.workload().below(300))).await;
+            }
+            self.acknowledged.changed(seen).await;
+        }
+    }
+
     fn complain(&self, life: Life, what: impl FnOnce() -> String) {
         if !life.faulty {
             self.wrong.borrow_mut().push(what());
@@ -196,9 +222,15 @@ async fn try_live(env: &SimEnv, shared: &Rc<Shared>, life: Life) -> Result<(), S
         driver.start();
     }
     let mut left = if life.last { 3 } else { u64::MAX };
+    let mut rounds = 0;
     while left > 0 {
         env.sleep(Duration::from_micros(2_000 + workload.below(20_000))).await;
         left -= 1;
+        // The last life ends only once every log takes records again.
+        if left == 0 && life.last && drivers.iter().any(|driver| driver.acknowledged() == 0) && rounds < 500 {
+            left = 1;
+        }
+        rounds += 1;
         if workload.chance(1, 3) {
             cache.evict(usize::MAX);
         }

@@ -32,6 +32,7 @@ struct State {
     pending: RefCell<VecDeque<(Offset, Vec<Begun>)>>,
     stopping: Cell<bool>,
     busy: Cell<u32>,
+    acks: Cell<u64>,
 }
 
 impl LogDriver {
@@ -51,7 +52,13 @@ impl LogDriver {
             pending: RefCell::default(),
             stopping: Cell::new(false),
             busy: Cell::new(0),
+            acks: Cell::new(0),
         }))
+    }
+
+    /// Batches acknowledged in this life.
+    pub fn acknowledged(&self) -> u64 {
+        self.0.acks.get()
     }
 
     /// What stopped the log.
@@ -171,6 +178,9 @@ impl LogDriver {
                 });
             }
             pending.pop_front();
+            self.0.acks.set(self.0.acks.get() + 1);
+            self.0.shared.acks.set(self.0.shared.acks.get() + 1);
+            self.0.shared.acknowledged.notify();
         }
     }
 
