@@ -24,6 +24,8 @@ use crate::partition::{Bounds, Budget};
 use crate::purgatory::WaiterKey;
 use crate::shard::{PartitionCell, Shard};
 
+/// Partitions read before other tasks get a turn.
+const PARTITIONS_PER_TURN: usize = 256;
 /// How long a fetch that found no memory waits for some.
 const MEMORY_RETRY: Duration = Duration::from_millis(5);
 
@@ -182,7 +184,7 @@ impl<E: Env> Shard<E> {
                 continue;
             }
             match self.park(&request, &cells, &pass, deadline) {
-                Parking::Moved => {}
+                Parking::Moved => self.env().yield_now().await,
                 Parking::Full => {
                     self.counters().purgatory_full.add(1);
                     return self.answer(pass, false);
@@ -223,7 +225,10 @@ impl<E: Env> Shard<E> {
         };
         let max_bytes = request.max_bytes.min(FETCH_BYTES_MAX);
         let start = self.first_partition(count);
-        for index in (start..count).chain(0..start) {
+        for (visited, index) in (start..count).chain(0..start).enumerate() {
+            if visited % PARTITIONS_PER_TURN == PARTITIONS_PER_TURN - 1 {
+                self.env().yield_now().await;
+            }
             let wanted = &request.partitions[index];
             let budget = Budget {
                 bytes_max: wanted.max_bytes.min(max_bytes.saturating_sub(pass.bytes)),

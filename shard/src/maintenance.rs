@@ -32,7 +32,7 @@ impl<E: Env> Shard<E> {
                 if self.is_stopping() {
                     return;
                 }
-                if self.cells().iter().any(|cell| cell.partition.borrow().log().wants_checkpoint()) {
+                if self.any(|partition| partition.log().wants_checkpoint()) {
                     self.write_checkpoints().await;
                 }
             }

@@ -282,6 +282,11 @@ impl<E: Env> Shard<E> {
         self.0.routes.borrow().get(&partition).cloned()
     }
 
+    /// Whether any partition is so.
+    pub(crate) fn any(&self, is_so: impl Fn(&Partition<E>) -> bool) -> bool {
+        self.0.routes.borrow().values().any(|cell| is_so(&cell.partition.borrow()))
+    }
+
     /// All partitions, in their order.
     pub(crate) fn cells(&self) -> Vec<Rc<PartitionCell<E>>> {
         let mut cells: Vec<_> = self.0.routes.borrow().values().cloned().collect();
