@@ -264,7 +264,6 @@ impl<E: Env> Recovery<'_, E> {
             Err(error) => return Err(failed()(error)),
         };
         let mut files = Files { logs: Vec::new(), manifests: Vec::new() };
-        let mut removed = false;
         for entry in entries {
             match parse_segment_name(&entry.name) {
                 Some((base, "log")) => files.logs.push((base, entry.length)),
@@ -272,12 +271,14 @@ impl<E: Env> Recovery<'_, E> {
                 Some((_, "index" | "timeindex")) => {}
                 _ => {
                     disk.remove_file(&self.directory.join(&entry.name)).await.map_err(failed())?;
-                    removed = true;
                 }
             }
         }
-        if removed {
-            disk.sync_directory(&self.directory).await.map_err(failed())?;
+        // A process that was killed may have left names that only the kernel's memory holds: what is built upon from here on
+        // must survive a power cut, down from the data directory.
+        let topic = self.directory.parent().unwrap_or(&self.directory);
+        for directory in [topic.parent().unwrap_or(topic), topic, &self.directory] {
+            disk.sync_directory(directory).await.map_err(failed())?;
         }
         files.logs.sort_unstable();
         files.manifests.sort_unstable();
