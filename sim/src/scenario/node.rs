@@ -211,7 +211,7 @@ async fn lead_life(shared: &Rc<Shared>, process: SimEnv, life: Life) -> SimEnv {
         futures_lite::future::or(timer, reached).await;
         None
     };
-    let outcome = futures_lite::future::or(crash_due, async { end.await }).await;
+    let outcome = futures_lite::future::or(crash_due, end).await;
     if let Some(Err(error)) = outcome
         && !life.faulty
     {

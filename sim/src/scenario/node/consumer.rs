@@ -12,6 +12,7 @@ use runtime::Env;
 use super::Shared;
 use super::session::{Partition, Session, in_time};
 use crate::checker::history::{Action, Class, Outcome};
+use crate::recorder::Begun;
 use crate::scenario::batches;
 use crate::scenario::client::RequestError;
 
@@ -92,20 +93,7 @@ async fn fetch_once(
             })
             .collect(),
     };
-    let begun: Vec<_> = asked
-        .iter()
-        .map(|(partition, place)| {
-            let partition = partition.name.clone();
-            let poll = Action::Poll {
-                partition: partition.clone(),
-                consumer: place.consumer,
-                position: place.position,
-                records: Vec::new(),
-            };
-            let watermarks = Action::Watermarks { partition, log_start: -1, high_watermark: -1 };
-            (shared.recorder.begin(poll), shared.recorder.begin(watermarks))
-        })
-        .collect();
+    let begun: Vec<_> = asked.iter().map(|(partition, place)| begin_poll(shared, partition, place)).collect();
     let wait = Duration::from_millis(u64::from(max_wait_ms)) + Duration::from_secs(20);
     let reply = session.client.request(Kind::Fetch, &request.encode_body(), &[], true);
     let reply = in_time(shared, &session.client, wait, reply).await?;
@@ -150,6 +138,15 @@ async fn fetch_once(
     }
     assert!(rest.is_empty(), "{} bytes of payload belong to nobody", rest.len());
     Ok(next)
+}
+
+/// Notes that a poll begins, and that it will see watermarks.
+fn begin_poll(shared: &Shared, partition: &Partition, place: &Place) -> (Begun, Begun) {
+    let partition = partition.name.clone();
+    let poll =
+        Action::Poll { partition: partition.clone(), consumer: place.consumer, position: place.position, records: Vec::new() };
+    let watermarks = Action::Watermarks { partition, log_start: -1, high_watermark: -1 };
+    (shared.recorder.begin(poll), shared.recorder.begin(watermarks))
 }
 
 /// Reads everything, then asks for timestamps. Nothing is sent any more, and nothing fails.
