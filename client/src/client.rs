@@ -283,15 +283,17 @@ impl Client {
         Ok(listed)
     }
 
-    /// Where a topic's partitions are, as last heard.
+    /// Where a topic's partitions are, as last heard. What was heard long ago is asked again, and kept if nobody answers.
     pub(crate) async fn route(&self, topic: &str) -> Result<Arc<TopicRoute>, RequestError> {
-        let age_max = self.inner.config.metadata_age_max;
-        if let Some(cached) = self.lock_topics().get(topic)
-            && cached.asked_at.elapsed() < age_max
-        {
-            return Ok(cached.route.clone());
+        let cached = self.lock_topics().get(topic).map(|cached| (cached.route.clone(), cached.asked_at));
+        let Some((route, asked_at)) = cached else { return self.refresh(topic).await };
+        if asked_at.elapsed() < self.inner.config.metadata_age_max {
+            return Ok(route);
         }
-        self.refresh(topic).await
+        match self.refresh(topic).await {
+            Err(error) if error.is_passing() => Ok(route),
+            other => other,
+        }
     }
 
     /// Where a topic's partitions are now.

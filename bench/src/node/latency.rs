@@ -25,12 +25,12 @@ use crate::wire::{RECORD_BYTES, Wire, fetch_body, produce_body, produced, reques
 const RATE_PER_SECOND: f64 = 3000.0;
 const SEED: u64 = 42;
 /// After the last record, for the replies that are still out.
-const DRAIN_SECONDS: f64 = 5.0;
+const DRAIN_SECONDS: f64 = 30.0;
 
 pub fn measure(run: &mut Run) -> Result<()> {
     let (broker_cpu, generator_cpu) = (run.args.broker_cpu, run.args.generator_cpu);
     let echo = echo::run(broker_cpu, generator_cpu, run.sizes.echo_round_trips)?;
-    let disk = fio::run(&run.args.dir, fio::OVERWRITE_BLOCK, run.sizes.fio)?;
+    let disk = fio::run(&run.args.dir, fio::OVERWRITE_BLOCK, run.sizes.fio_block)?;
     let scratch = run.scratch("latency")?;
     let server = run.start(&scratch)?;
     let alone = load(run, &server.connect()?, "ack", None)?;
