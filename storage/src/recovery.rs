@@ -260,7 +260,9 @@ impl<E: Env> Recovery<'_, E> {
         let failed = || Self::io_error(&self.directory);
         let entries = match disk.list(&self.directory).await {
             Ok(entries) => entries,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Ok(Files { logs: Vec::new(), manifests: Vec::new() });
+            }
             Err(error) => return Err(failed()(error)),
         };
         let mut files = Files { logs: Vec::new(), manifests: Vec::new() };
