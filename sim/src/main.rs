@@ -114,6 +114,9 @@ fn scenarios(name: Option<ScenarioName>) -> Vec<Scenario> {
     }
 }
 
+/// Seeds that a scenario gets for a canary that another has found.
+const SEEDS_ONCE_FOUND: u64 = 100;
+
 fn main() -> anyhow::Result<ExitCode> {
     capture_panics();
     match Arguments::parse().command {
@@ -173,21 +176,26 @@ fn print_summary(summary: &Summary) {
     );
 }
 
+/// Each canary must be found by one scenario within `seeds`; how fast the others find it is said, not demanded.
 fn canaries(seeds: u64, scenarios: &[Scenario], threads: usize) -> anyhow::Result<ExitCode> {
     let mut all_found = true;
     for (name, canary) in CANARIES {
+        let mut found = false;
         for scenario in scenarios {
             let word = scenario.name();
+            let seeds = if found { seeds.min(SEEDS_ONCE_FOUND) } else { seeds };
             match run_canary(canary, *scenario, seeds, threads) {
                 Some(report) => {
+                    found = true;
                     let first = report.failures.first().map_or("", String::as_str);
                     println!("{name} ({word}): found after {} seeds: {first}", report.settings.seed);
                 }
-                None => {
-                    all_found = false;
-                    println!("{name} ({word}): NOT found in {seeds} seeds");
-                }
+                None => println!("{name} ({word}): not found in {seeds} seeds"),
             }
+        }
+        if !found {
+            all_found = false;
+            println!("{name}: NOT found by any scenario");
         }
     }
     Ok(if all_found { ExitCode::SUCCESS } else { ExitCode::FAILURE })
