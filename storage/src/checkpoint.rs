@@ -10,7 +10,7 @@ use crate::bytes::{Reader, Short, Writer, finish_with_crc};
 use crate::segment::{EpochStarts, PersistedIndexes};
 
 const MAGIC: u32 = u32::from_le_bytes(*b"CLCP");
-const CHECKPOINT_VERSION: u16 = 1;
+const CHECKPOINT_VERSION: u16 = 2;
 /// A checkpoint is at most this large, in bytes.
 pub(crate) const CHECKPOINT_BYTES_MAX: usize = 64 << 20;
 /// Bytes before the entries.
@@ -21,6 +21,8 @@ const HEADER_BYTES: usize = 32;
 pub struct CheckpointEntry {
     pub(crate) log: TopicPartition,
     pub(crate) log_start: Offset,
+    /// All below was on stable storage: a log that ends before it is damaged, not torn.
+    pub(crate) flushed: Offset,
     pub(crate) segments: Vec<SegmentCheckpoint>,
 }
 
@@ -45,7 +47,7 @@ impl Checkpoint {
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut body = Writer::default();
         for entry in &self.entries {
-            body.u128(entry.log.topic.0).u32(entry.log.partition.0).i64(entry.log_start.0);
+            body.u128(entry.log.topic.0).u32(entry.log.partition.0).i64(entry.log_start.0).i64(entry.flushed.0);
             body.u16(u16::try_from(entry.segments.len()).expect("few segments are unsealed"));
             for segment in &entry.segments {
                 let persisted = segment.persisted;
@@ -105,7 +107,7 @@ impl Checkpoint {
 fn decode_entry(input: &mut Reader<'_>) -> Result<CheckpointEntry, Short> {
     let topic = TopicId(input.u128()?);
     let log = TopicPartition { topic, partition: PartitionIndex(input.u32()?) };
-    let log_start = Offset(input.i64()?);
+    let (log_start, flushed) = (Offset(input.i64()?), Offset(input.i64()?));
     let count = input.u16()?;
     let mut segments = Vec::new();
     for _ in 0..count {
@@ -123,7 +125,7 @@ fn decode_entry(input: &mut Reader<'_>) -> Result<CheckpointEntry, Short> {
         }
         segments.push(SegmentCheckpoint { base, persisted, first_append, epochs });
     }
-    Ok(CheckpointEntry { log, log_start, segments })
+    Ok(CheckpointEntry { log, log_start, flushed, segments })
 }
 
 #[cfg(test)]
@@ -134,6 +136,7 @@ mod tests {
         let entry = |partition| CheckpointEntry {
             log: TopicPartition { topic: TopicId(9), partition: PartitionIndex(partition) },
             log_start: Offset(3),
+            flushed: Offset(150),
             segments: vec![SegmentCheckpoint {
                 base: Offset(100),
                 persisted: PersistedIndexes { entries: 7, entries_crc: 1, time_entries: 2, time_entries_crc: 5 },

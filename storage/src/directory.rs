@@ -439,6 +439,6 @@ impl<E: Env> Log<E> {
     pub fn checkpoint_entry(&self) -> CheckpointEntry {
         self.wants_checkpoint.set(false);
         let segments = self.open.iter().map(|segment| segment.checkpoint()).collect();
-        CheckpointEntry { log: self.name, log_start: self.offsets.log_start, segments }
+        CheckpointEntry { log: self.name, log_start: self.offsets.log_start, flushed: self.offsets.flushed, segments }
     }
 }

@@ -100,13 +100,13 @@ pub enum RecoveryError {
         directory: PathBuf,
     },
     /// A segment is missing.
-    #[error("{directory}: a segment is missing: offset {expected} must follow, the next segment starts at {found}")]
+    #[error("{directory}: a segment is missing: offset {expected} must follow, the next that is known is {found}")]
     Gap {
         /// The log's directory.
         directory: PathBuf,
         /// The offset that must follow.
         expected: Offset,
-        /// The base offset that is there.
+        /// The next base offset that is there, or the end that a checkpoint vouches for.
         found: Offset,
     },
     /// Bytes that were on stable storage, and vouched for, have changed.
@@ -207,6 +207,7 @@ impl<E: Env> Recovery<'_, E> {
         let (sealed, mut place) = self.sealed_prefix(&files).await?;
         let unsealed = &files.logs[sealed..];
         let checkpoints = entry.as_ref().map_or(&[][..], |entry| &entry.segments);
+        let vouched = entry.as_ref().map_or(Offset(0), |entry| entry.flushed);
         self.progress.total = unsealed.iter().map(|(_, bytes)| bytes).sum();
         let mut cut = None;
         for (index, (base, bytes)) in unsealed.iter().copied().enumerate() {
@@ -226,8 +227,9 @@ impl<E: Env> Recovery<'_, E> {
             let later = &unsealed[index + 1..];
             let overlap = Fault::Offset { expected: place.expected, found: next_base.unwrap_or(place.expected) };
             let fault = end.fault.unwrap_or(overlap);
-            if later.iter().any(|(base, _)| files.manifests.binary_search(base).is_ok()) {
-                // A later segment was sealed, so this one was whole and on stable storage then.
+            let sealed_later = later.iter().any(|(base, _)| files.manifests.binary_search(base).is_ok());
+            if sealed_later || place.expected < vouched {
+                // A later segment was sealed, or a checkpoint was written: what is missing was whole and on stable storage then.
                 let path = segment_path(&self.directory, base, "log");
                 return Err(RecoveryError::Damaged { path, position: end.position, fault });
             }
@@ -238,6 +240,9 @@ impl<E: Env> Recovery<'_, E> {
             let torn = fault != Fault::Header(HeaderFault::Zeros) || !later.is_empty();
             cut = torn.then_some(Cut { segment: base, position: end.position, fault, segments_removed: later.len() });
             break;
+        }
+        if place.expected < vouched {
+            return Err(RecoveryError::Gap { directory: self.directory.clone(), expected: place.expected, found: vouched });
         }
         if self.log.open.is_empty() {
             self.begin_segment(place.expected).await?;
