@@ -81,7 +81,7 @@ impl From<RequestError> for Failure {
     fn from(error: RequestError) -> Failure {
         match error {
             RequestError::Connect(error) => error.into(),
-            RequestError::Refused { message, .. } if !message.is_empty() => Failure::failed(message),
+            RequestError::Refused { code, message } if !message.is_empty() => Failure::failed(format!("{message}: {code}")),
             error if error.is_unknown() => Failure::new(FailureKind::Partial, error.to_string()),
             error => Failure::failed(error.to_string()),
         }
