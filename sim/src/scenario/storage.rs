@@ -237,7 +237,7 @@ async fn try_live(env: &SimEnv, shared: &Rc<Shared>, life: Life) -> Result<(), S
         if workload.chance(1, 3) {
             checkpoint(&directory, &drivers, life).await?;
         }
-        if life.clean_stop && workload.chance(1, 4) {
+        if life.clean_stop && !life.last && workload.chance(1, 4) {
             left = 0;
         }
         if let Some(failure) = drivers.iter().find_map(LogDriver::failure) {
