@@ -283,7 +283,8 @@ impl<E: Env, F: Framing, S: Service<F>> ConnectionState<E, F, S> {
         self.splitter.borrow_mut().rest();
         self.stream.readable().await?;
         let chunk = self.chunk_to_receive().await;
-        let (result, chunk) = self.stream.receive(chunk).await;
+        let bytes_max = self.splitter.borrow().receive_bytes_max(&chunk);
+        let (result, chunk) = self.stream.receive(chunk, bytes_max).await;
         self.splitter.borrow_mut().received(chunk);
         result
     }

@@ -32,13 +32,15 @@ pub struct Splitter<F: Framing> {
     start: usize,
     /// The head of the frame at `start`, once it is there.
     head: Option<(F::Header, FrameShape)>,
+    /// Bytes of the last frame that was cut; 0 before the first.
+    last_bytes: usize,
 }
 
 impl<F: Framing> Default for Splitter<F> {
     fn default() -> Splitter<F> {
         const { assert!(F::FRAME_BYTES_MAX <= protocol::limits::CHUNK_BYTES_MAX, "a frame fits one chunk") };
         const { assert!(F::HEAD_BYTES > 0 && F::HEAD_BYTES <= BLOCK_BYTES, "a head fits the smallest chunk") };
-        Splitter { chunk: None, start: 0, head: None }
+        Splitter { chunk: None, start: 0, head: None, last_bytes: 0 }
     }
 }
 
@@ -68,6 +70,23 @@ impl<F: Framing> Splitter<F> {
             return self.reuse_empty(chunk, region);
         }
         self.room_for_partial(chunk, region)
+    }
+
+    /// How much to receive into `chunk`, which has just been given out: up to the end of a frame if the next ones are as long as the
+    /// last one. A frame that the chunk's end cuts in two is copied into the next chunk; a stream of equal frames has none.
+    #[must_use]
+    pub fn receive_bytes_max(&self, chunk: &Chunk) -> usize {
+        let room = chunk.remaining();
+        let partial = chunk.filled() - self.start;
+        let next_bytes = match &self.head {
+            Some((_, shape)) => shape.total_bytes(F::HEAD_BYTES),
+            None => self.last_bytes,
+        };
+        let rest = next_bytes.saturating_sub(partial);
+        if rest == 0 || rest > room || self.last_bytes == 0 {
+            return room;
+        }
+        rest + (room - rest) / self.last_bytes * self.last_bytes
     }
 
     /// Takes the chunk back after a receive, whatever its result.
@@ -102,6 +121,7 @@ impl<F: Framing> Splitter<F> {
         let body = chunk.slice(self.start + body_start..self.start + payload_start);
         let end = self.start + payload_start + shape.payload_bytes;
         let payload = chunk.slice(self.start + payload_start..end);
+        self.last_bytes = end - self.start;
         self.start = end;
         Ok(Some(Frame { header, body, payload }))
     }

@@ -107,6 +107,8 @@ pub const SEGMENT_MS_DEFAULT: u64 = 7 * 24 * 3600 * 1000;
 pub const SEGMENT_BYTES_MIN: u64 = 1 << 20;
 /// Log bytes between two entries of the offset index (`index.interval.bytes`).
 pub const INDEX_INTERVAL_BYTES: u64 = 4096;
+/// Jobs for the threads off a core that may wait or run; who has another waits.
+pub const OFFLOADED_JOBS_MAX: usize = 1024;
 /// Descriptors that segment files may take per core, of the LRU.
 pub const SEGMENT_DESCRIPTORS_PER_CORE_MAX: usize = 4_096;
 /// Largest piece of a file that is freed in one step, in bytes: freeing costs 0.3 ms per MiB and stalls writers.

@@ -60,8 +60,9 @@ pub trait Listener: 'static {
 pub trait Connection: Clone + 'static {
     /// Ends when bytes, the end of the stream or an error can be received. Holds no memory meanwhile.
     fn readable(&self) -> impl Future<Output = io::Result<()>>;
-    /// Receives at least one byte behind what `into` holds already, and publishes it; 0 is the end of the stream.
-    fn receive(&self, into: Chunk) -> impl Future<Output = (io::Result<usize>, Chunk)>;
+    /// Receives from one to `bytes_max` bytes, as far as they fit, behind what `into` holds already, and publishes them; 0 is the end
+    /// of the stream.
+    fn receive(&self, into: Chunk, bytes_max: usize) -> impl Future<Output = (io::Result<usize>, Chunk)>;
     /// Sends all parts in order. Short sends are continued. Ends when the kernel has taken all bytes; parts sent
     /// without a copy stay held until their notification, beyond the end of this future.
     fn send(&self, parts: SendParts) -> impl Future<Output = io::Result<()>>;

@@ -9,10 +9,12 @@ mod file;
 mod metrics;
 mod operation;
 mod operations;
+mod pool;
 mod probe;
 mod ring;
 mod socket;
 mod tasks;
+mod timers;
 
 pub use disk::RingDisk;
 pub use environment::{CoreConfig, CoreError, Registration, RingEnv, Spin, run_core};

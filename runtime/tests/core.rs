@@ -33,7 +33,7 @@ fn a_core_that_stops_drops_every_task_and_ends_every_operation() {
         let task_env = env.clone();
         env.spawn(async move {
             let _guards = (guard, client);
-            let _ = connection.receive(task_env.region().take(4096).unwrap()).await;
+            let _ = connection.receive(task_env.region().take(4096).unwrap(), usize::MAX).await;
         });
         let guard = Dropped(count.clone());
         env.spawn(async move {
@@ -112,6 +112,50 @@ fn a_core_on_a_crowded_machine_never_sleeps_on_its_tasks() {
     }
     stop.store(true, std::sync::atomic::Ordering::Relaxed);
     crowd.into_iter().for_each(|thread| thread.join().unwrap());
+}
+
+#[test]
+fn a_core_with_nothing_to_do_sleeps_and_its_timers_wake_it() {
+    core(|env| async move {
+        let before = env.metrics();
+        let start = env.now();
+        for _ in 0..5 {
+            env.sleep(Duration::from_millis(20)).await;
+        }
+        assert!(env.now().since(start) >= Duration::from_millis(100));
+        let turns = env.metrics().turns - before.turns;
+        let sleeps = env.metrics().sleeps - before.sleeps;
+        assert!(sleeps >= 5 && turns < 100, "{sleeps} sleeps, {turns} turns");
+    });
+}
+
+#[test]
+fn a_panic_off_the_core_is_its_callers() {
+    core(|env| async move {
+        let task_env = env.clone();
+        let job = async move { task_env.offload(|| -> u8 { panic!("by design") }).await };
+        let caught = std::panic::AssertUnwindSafe(job);
+        assert!(futures_lite::FutureExt::catch_unwind(caught).await.is_err());
+        assert_eq!(env.offload(|| 7).await, 7, "the pool goes on");
+    });
+}
+
+#[test]
+fn more_jobs_than_fit_wait_for_room() {
+    core(|env| async move {
+        let done = Rc::new(Cell::new(0));
+        let jobs = protocol::limits::OFFLOADED_JOBS_MAX * 2;
+        for _ in 0..jobs {
+            let (done, task_env) = (done.clone(), env.clone());
+            env.spawn(async move {
+                task_env.offload(|| ()).await;
+                done.set(done.get() + 1);
+            });
+        }
+        while done.get() < jobs {
+            env.sleep(Duration::from_millis(1)).await;
+        }
+    });
 }
 
 #[test]

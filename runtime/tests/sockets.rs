@@ -93,9 +93,9 @@ fn close_ends_what_is_under_way() {
             closer_env.sleep(Duration::from_millis(5)).await;
             closer.close();
         });
-        let (received, chunk) = connection.receive(env.region().take(4096).unwrap()).await;
+        let (received, chunk) = connection.receive(env.region().take(4096).unwrap(), usize::MAX).await;
         assert_eq!(received.unwrap_err().kind(), io::ErrorKind::ConnectionAborted);
-        assert_eq!(connection.receive(chunk).await.0.unwrap_err().kind(), io::ErrorKind::ConnectionAborted);
+        assert_eq!(connection.receive(chunk, usize::MAX).await.0.unwrap_err().kind(), io::ErrorKind::ConnectionAborted);
         assert!(connection.readable().await.is_err());
         assert!(connection.send(SendParts::from_iter([SendPart::Owned(b"late"[..].into())])).await.is_err());
         assert_eq!(env.offload(move || client.read(&mut [0; 10]).unwrap()).await, 0);
@@ -134,7 +134,7 @@ fn dropping_the_last_handle_ends_the_stream() {
         let mut client = env.offload(move || TcpStream::connect(address).unwrap()).await;
         let (connection, _) = listener.accept().await.unwrap();
         let chunk = env.region().take(4096).unwrap();
-        assert!(poll_once(connection.receive(chunk)).await.is_none());
+        assert!(poll_once(connection.receive(chunk, usize::MAX)).await.is_none());
         drop(connection);
         assert_eq!(env.offload(move || client.read(&mut [0; 10]).unwrap()).await, 0);
         until(&env, "memory's return", || env.region().free_bytes() == env.region().bytes()).await;
@@ -171,19 +171,19 @@ fn t91_bytes_of_a_dropped_receive_are_missed_aloud() {
         let mut client = env.offload(move || TcpStream::connect(address).unwrap()).await;
         let (connection, _) = listener.accept().await.unwrap();
         // Dropped with nothing received: the stream goes on.
-        let receive = connection.receive(env.region().take(4096).unwrap());
+        let receive = connection.receive(env.region().take(4096).unwrap(), usize::MAX);
         assert!(poll_once(receive).await.is_none());
         env.sleep(Duration::from_millis(2)).await;
         client.write_all(b"first").unwrap();
-        let (received, chunk) = connection.receive(env.region().take(4096).unwrap()).await;
+        let (received, chunk) = connection.receive(env.region().take(4096).unwrap(), usize::MAX).await;
         assert_eq!((received.unwrap(), chunk.as_bytes()), (5, &b"first"[..]));
         // Dropped when the kernel has given it bytes that nobody saw.
-        let mut receive = Box::pin(connection.receive(env.region().take(4096).unwrap()));
+        let mut receive = Box::pin(connection.receive(env.region().take(4096).unwrap(), usize::MAX));
         assert!(poll_once(&mut receive).await.is_none());
         client.write_all(b"second").unwrap();
         env.sleep(Duration::from_millis(5)).await;
         drop(receive);
-        let (received, _) = connection.receive(env.region().take(4096).unwrap()).await;
+        let (received, _) = connection.receive(env.region().take(4096).unwrap(), usize::MAX).await;
         assert_eq!(received.unwrap_err().kind(), io::ErrorKind::ConnectionAborted);
     });
 }

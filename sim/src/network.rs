@@ -323,13 +323,13 @@ impl Connection for SimConnection {
         }
     }
 
-    async fn receive(&self, mut into: Chunk) -> (io::Result<usize>, Chunk) {
+    async fn receive(&self, mut into: Chunk, bytes_max: usize) -> (io::Result<usize>, Chunk) {
         if let Err(error) = self.readable().await {
             return (Err(error), into);
         }
         let incoming = &self.0.incoming;
         let mut arrived = incoming.arrived.borrow_mut();
-        let count = self.slice(arrived.len().min(into.remaining()));
+        let count = self.slice(arrived.len().min(into.remaining()).min(bytes_max));
         for (to, from) in into.writable().iter_mut().zip(arrived.drain(..count)) {
             *to = from;
         }

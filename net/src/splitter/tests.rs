@@ -123,6 +123,31 @@ fn t80_memory_grows_only_with_bytes_that_arrived() {
 }
 
 #[test]
+fn a_stream_of_equal_frames_is_received_up_to_the_end_of_one() {
+    let region = region();
+    let frame = toy(b"body", &[5; 60_000]);
+    let mut splitter = Splitter::<Toy>::default();
+    feed(&mut splitter, &region, &frame);
+    splitter.rest();
+    let chunk = splitter.chunk_to_receive(&region).unwrap();
+    let whole = chunk.capacity() / frame.len() * frame.len();
+    assert_eq!(splitter.receive_bytes_max(&chunk), whole);
+    // A partial frame first, with and without its head.
+    for there in [3, 1000] {
+        let mut splitter = Splitter::<Toy> { last_bytes: frame.len(), ..Splitter::default() };
+        feed(&mut splitter, &region, &frame[..there]);
+        let chunk = splitter.chunk_to_receive(&region).unwrap();
+        assert_eq!((there + splitter.receive_bytes_max(&chunk)) % frame.len(), 0);
+    }
+    // A frame that is longer than what there is room for, or none before it: all that fits.
+    let longer = Splitter::<Toy> { last_bytes: RECEIVE_CHUNK_BYTES + 1, ..Splitter::default() };
+    for splitter in [Splitter::default(), longer] {
+        let chunk = region.take(RECEIVE_CHUNK_BYTES).unwrap();
+        assert_eq!(splitter.receive_bytes_max(&chunk), RECEIVE_CHUNK_BYTES);
+    }
+}
+
+#[test]
 fn t82_a_frame_that_stalls_holds_what_has_arrived_and_no_more() {
     let region = region();
     let frame = toy(b"body", &vec![5; 1 << 20]);

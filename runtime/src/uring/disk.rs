@@ -15,6 +15,7 @@ use rustix::fs::FlockOperation;
 
 use super::descriptors::{DescriptorCounts, Descriptors, FileState};
 use super::file::RingFile;
+use super::pool::Pool;
 use super::ring::Ring;
 use super::tasks::Tasks;
 use crate::disk::{DirectoryEntry, Disk, Space};
@@ -25,15 +26,17 @@ use crate::local::once;
 pub struct RingDisk {
     ring: Ring,
     tasks: Tasks,
+    pool: Pool,
     descriptors: Descriptors,
     /// Locked files, open until the core ends.
     locks: Rc<RefCell<Vec<StdFile>>>,
 }
 
 impl RingDisk {
-    pub(super) fn new(ring: &Ring, tasks: &Tasks, descriptors_max: usize) -> RingDisk {
+    pub(super) fn new(ring: &Ring, tasks: &Tasks, pool: &Pool, descriptors_max: usize) -> RingDisk {
         let descriptors = Descriptors::new(descriptors_max);
-        RingDisk { ring: ring.clone(), tasks: tasks.clone(), descriptors, locks: Rc::default() }
+        let (ring, tasks, pool) = (ring.clone(), tasks.clone(), pool.clone());
+        RingDisk { ring, tasks, pool, descriptors, locks: Rc::default() }
     }
 
     pub(super) fn counts(&self) -> DescriptorCounts {
@@ -47,7 +50,7 @@ impl RingDisk {
     ) -> io::Result<T> {
         let path = path.to_path_buf();
         let named = move || work(&path).map_err(|error| named(&path, error));
-        self.tasks.offload(named).await
+        self.pool.run(named).await
     }
 }
 
@@ -55,7 +58,7 @@ impl Disk for RingDisk {
     type File = RingFile;
 
     fn file(&self, path: PathBuf, create: bool) -> RingFile {
-        RingFile::new(FileState::new(path, create), &self.ring, &self.descriptors, &self.tasks)
+        RingFile::new(FileState::new(path, create), &self.ring, &self.descriptors, &self.pool)
     }
 
     async fn read_file(&self, path: &Path, limit: usize) -> io::Result<Vec<u8>> {
@@ -131,7 +134,7 @@ impl RingDisk {
         while let Some(open) = file.take() {
             let last = length <= FREE_STEP_BYTES_MAX;
             length = length.saturating_sub(FREE_STEP_BYTES_MAX);
-            let freed = self.tasks.offload(move || open.set_len(length).map(|()| open)).await?;
+            let freed = self.pool.run(move || open.set_len(length).map(|()| open)).await?;
             file = (!last).then_some(freed);
         }
         Ok(())

@@ -7,16 +7,12 @@
 //! than asked for, an unregistered region, is logged, and can be forbidden.
 
 use std::cell::Cell;
-use std::convert::Infallible;
 use std::future::Future;
 use std::io;
-use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd};
 use std::rc::Rc;
-use std::task::Poll;
 use std::time::Duration;
 
-use glommio::io::BufferedFile;
-use glommio::{Latency, LocalExecutorBuilder, Placement, PoolPlacement, Shares};
+use glommio::{LocalExecutorBuilder, Placement, PoolPlacement};
 use protocol::ids::Timestamp;
 use protocol::limits;
 use rustix::thread::CpuSet;
@@ -25,9 +21,11 @@ use super::disk::RingDisk;
 use super::memory::Region;
 use super::metrics::Metrics;
 use super::operation::ZeroCopyRules;
-use super::ring::{Ring, RingConfig, build, eventfd, now_nanos};
+use super::pool::Pool;
+use super::ring::{Driven, Ring, RingConfig, build, now_nanos};
 use super::socket::{RingTransport, SocketConfig};
-use super::tasks::Tasks;
+use super::tasks::{Tasks, spawn_later};
+use super::timers::Timers;
 use crate::clock::Monotonic;
 use crate::env::Env;
 
@@ -64,8 +62,6 @@ pub struct CoreConfig {
     pub ring_entries: u32,
     /// Looking for completions before sleeping.
     pub spin: Spin,
-    /// How long a task may keep the executor from its own I/O and timers.
-    pub preempt_timer: Duration,
     /// Threads for blocking work off the core.
     pub offload_threads: usize,
     /// Descriptors that files may take.
@@ -86,7 +82,6 @@ impl Default for CoreConfig {
             memory_bytes: 64 << 20,
             ring_entries: 1024,
             spin: Spin::Off,
-            preempt_timer: Duration::from_millis(1),
             offload_threads: 2,
             descriptors_max: limits::SEGMENT_DESCRIPTORS_PER_CORE_MAX,
             registration: Registration::Preferred,
@@ -149,6 +144,8 @@ struct Core {
     disk: RingDisk,
     transport: RingTransport,
     tasks: Tasks,
+    timers: Timers,
+    pool: Pool,
     random: Cell<u64>,
 }
 
@@ -169,11 +166,11 @@ where
     let placement = config.cpu.map_or(Placement::Unbound, Placement::Fixed);
     let executor = LocalExecutorBuilder::new(placement)
         .name(&config.name)
-        .preempt_timer(PREEMPT_OF_THE_HEARTBEAT)
+        .preempt_timer(EXECUTOR_TIMER)
         .io_memory(0)
         .ring_depth(EXECUTOR_RING_DEPTH)
-        // Not on the core's own processor: the pool inherits what the process may use.
-        .blocking_thread_pool_placement(PoolPlacement::Unbound(config.offload_threads))
+        // The core has a pool of its own.
+        .blocking_thread_pool_placement(PoolPlacement::Unbound(1))
         .make()
         .map_err(|error| match config.cpu {
             Some(cpu) => CoreError::Processor { cpu, reason: error.to_string() },
@@ -181,16 +178,14 @@ where
         })?;
     let processors = before;
     let result = executor.run(async move {
-        let latency = Latency::Matters(config.preempt_timer);
-        let queue = glommio::executor().create_task_queue(Shares::Static(1000), latency, "core");
-        let core = async move {
-            let (core, driver) = Driver::start(&config, processors.as_ref())?;
+        let (core, driver) = Driver::start(&config, processors)?;
+        let tasks = core.0.tasks.clone();
+        let whole = async move {
             let value = main(core.clone()).await;
             driver.stop(core).await;
-            Ok(value)
+            value
         };
-        let core = glommio::spawn_local_into(core, queue).map_err(|error| CoreError::Executor(error.to_string()))?;
-        futures_lite::future::or(core, async { match heartbeat().await {} }).await
+        Ok(tasks.counted(whole).await)
     });
     drop(executor);
     if let Some(before) = before {
@@ -203,68 +198,45 @@ where
 const EXECUTOR_RING_DEPTH: usize = 64;
 /// Listening sockets of a core, for the size of a table only.
 const LISTENERS_MAX: usize = 16;
-/// The preempt timer while only the heartbeat is active: none, in effect.
-const PREEMPT_OF_THE_HEARTBEAT: Duration = Duration::from_secs(60);
-/// When glommio is to wake by itself, in milliseconds after it last ran the heartbeat. See [`heartbeat`].
-const HEARTBEATS_MS: [u64; 5] = [10, 40, 160, 640, 2560];
+/// How often the executor looks at its own rings, which nothing waits for.
+const EXECUTOR_TIMER: Duration = Duration::from_millis(100);
 /// How long a core that stops waits for the kernel to give its memory back.
 const STOP_WAIT: Duration = Duration::from_secs(2);
 
 /// How long a core that stops lets peers acknowledge what was sent to them without a copy.
 const STOP_PATIENCE: Duration = Duration::from_millis(300);
 
-/// The tasks that drive a core's ring.
+/// What drives a core's ring, in a task of its own.
 struct Driver {
-    eventfd: OwnedFd,
     stopping: Rc<Cell<bool>>,
 }
 
 impl Driver {
-    fn start(config: &CoreConfig, processors: Option<&CpuSet>) -> Result<(RingEnv, Driver), CoreError> {
+    fn start(config: &CoreConfig, processors: Option<CpuSet>) -> Result<(RingEnv, Driver), CoreError> {
         let system = |error: io::Error| CoreError::Executor(error.to_string());
-        let eventfd = eventfd().map_err(system)?;
-        let awaited = eventfd.try_clone().map_err(system)?;
         let region =
             Region::map(config.memory_bytes).map_err(|source| CoreError::Region { bytes: config.memory_bytes, source })?;
-        let (ring, registered) = make_ring(config, &region, &eventfd)?;
-        if let Some(processors) = processors {
+        let (ring, registered) = make_ring(config, &region)?;
+        if let Some(processors) = &processors {
             // Else flushes and allocations, which kernel threads do, would wait for this very thread to sleep.
             ring.spread_workers(processors).map_err(system)?;
         }
-        let tasks = Tasks::default();
-        let disk = RingDisk::new(&ring, &tasks, config.descriptors_max);
+        let (tasks, timers) = (Tasks::default(), Timers::new());
+        let pool = Pool::new(&ring, &config.name, config.offload_threads, processors).map_err(system)?;
+        let disk = RingDisk::new(&ring, &tasks, &pool, config.descriptors_max);
         let transport = RingTransport::new(ring.clone(), config.sockets);
         let random = Cell::new(seed().map_err(system)?);
         tracing::debug!(name = config.name, cpu = config.cpu, region_bytes = region.bytes(), registered, "core made");
-        let driver = Driver { eventfd, stopping: Rc::new(Cell::new(false)) };
-        driver.spawn_tasks(&ring, awaited, config.spin);
-        Ok((RingEnv(Rc::new(Core { ring, region, disk, transport, tasks, random })), driver))
-    }
-
-    fn spawn_tasks(&self, ring: &Ring, awaited: OwnedFd, spin: Spin) {
-        let spin = match spin {
-            Spin::Off => None,
-            Spin::For(spin) => Some(spin),
-            Spin::Always => Some(Duration::MAX),
+        let spin_nanos = match config.spin {
+            Spin::Off => 0,
+            Spin::For(spin) => u64::try_from(spin.as_nanos()).unwrap_or(u64::MAX),
+            Spin::Always => u64::MAX,
         };
-        let stopping = self.stopping.clone();
-        let submitter = ring.clone().run_submitter(spin, stopping.clone());
-        glommio::spawn_local(submitter).detach();
-        let ring = ring.clone();
-        glommio::spawn_local(async move {
-            // SAFETY: the descriptor is owned here and given away with into_raw_fd.
-            let file = unsafe { BufferedFile::from_raw_fd(awaited.into_raw_fd()) };
-            while !stopping.get() {
-                match file.read_at(0, 8).await {
-                    Ok(_) => ring.wake(),
-                    Err(error) => panic!("the ring's eventfd can't be read: {error}"),
-                }
-            }
-            // The descriptor is closed either way.
-            let _ = file.close().await;
-            ring.driver_task_ended();
-        })
-        .detach();
+        let driver = Driver { stopping: Rc::default() };
+        let driven = Driven { tasks: tasks.clone(), timers: timers.clone(), spin_nanos };
+        spawn_later(ring.clone().run_driver(driven, driver.stopping.clone()));
+        tasks.spawn(pool.clone().deliver());
+        Ok((RingEnv(Rc::new(Core { ring, region, disk, transport, tasks, timers, pool, random })), driver))
     }
 
     /// Ends everything that runs on the core, in the order that keeps memory valid.
@@ -274,15 +246,13 @@ impl Driver {
         let start = core.now();
         let mut patient = true;
         while core.0.ring.in_use() > 0 && core.now() < start + STOP_WAIT {
-            glommio::timer::sleep(Duration::from_millis(1)).await;
+            core.sleep(Duration::from_millis(1)).await;
             if patient && core.now() > start + STOP_PATIENCE {
                 patient = false;
                 core.0.ring.abort_sends();
             }
         }
         self.stopping.set(true);
-        // The count is far from its maximum, so the write can't block, and it can't fail otherwise.
-        let _ = rustix::io::write(&self.eventfd, &1_u64.to_ne_bytes());
         core.0.ring.until_driver_ended().await;
         let in_use = core.0.ring.in_use();
         if in_use > 0 {
@@ -292,36 +262,14 @@ impl Driver {
     }
 }
 
-/// Wakes the executor now and then.
-///
-/// When glommio's preempt timer fires between its poll of I/O and its look at the tasks (the thread lost its processor just there), it
-/// takes its tasks for done and sleeps until the next event, with tasks that are ready. The first timer bounds that sleep. But it
-/// may have fired already when that happens, and is set again only by this task, which then is one of those that don't run; so
-/// later ones stand behind it. And it must have run once: it does so before the core's own queue, with its short timer, is active.
-async fn heartbeat() -> Infallible {
-    loop {
-        let mut timers = HEARTBEATS_MS.map(|delay_ms| glommio::timer::Timer::new(Duration::from_millis(delay_ms)));
-        std::future::poll_fn(|context| {
-            let mut fired = false;
-            for timer in &mut timers {
-                fired |= std::pin::Pin::new(timer).poll(context).is_ready();
-            }
-            if fired { Poll::Ready(()) } else { Poll::Pending }
-        })
-        .await;
-    }
-}
-
-fn make_ring(config: &CoreConfig, region: &Region, eventfd: &OwnedFd) -> Result<(Ring, bool), CoreError> {
-    use std::os::fd::AsRawFd;
+fn make_ring(config: &CoreConfig, region: &Region) -> Result<(Ring, bool), CoreError> {
     let rules = ZeroCopyRules {
         enabled: config.zero_copy,
         bytes_min: limits::ZERO_COPY_BYTES_MIN,
         bytes_per_connection_max: limits::ZERO_COPY_BYTES_PER_CONNECTION_MAX,
         region_divisor: limits::ZERO_COPY_REGION_DIVISOR,
     };
-    let made =
-        Ring::new(&RingConfig { entries: config.ring_entries, files: registered_files(config), rules }, eventfd.as_raw_fd());
+    let made = Ring::new(&RingConfig { entries: config.ring_entries, files: registered_files(config), rules });
     let ring = made.map_err(|error| super::probe::explain_no_ring(&error))?;
     let Err(error) = ring.register(region) else { return Ok((ring, true)) };
     let needed_bytes = u64::try_from(region.bytes()).unwrap_or(u64::MAX);
@@ -405,16 +353,14 @@ impl Env for RingEnv {
     }
 
     async fn sleep(&self, delay: Duration) {
-        glommio::timer::sleep(delay).await;
+        self.0.timers.sleep(delay).await;
     }
 
     fn yield_now(&self) -> impl Future<Output = ()> {
-        // The executor itself looks at nothing while tasks are ready.
-        self.0.ring.nudge();
         futures_lite::future::yield_now()
     }
 
     async fn offload<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> T {
-        self.0.tasks.offload(work).await
+        self.0.pool.run(work).await
     }
 }

@@ -13,10 +13,9 @@ use protocol::limits::BLOCK_BYTES;
 use super::descriptors::{Descriptors, FileState};
 use super::memory::{Chunk, ChunkSlice};
 use super::operation::{Operation, Read, Write};
+use super::pool::Pool;
 use super::ring::Ring;
-use super::tasks::Tasks;
 use crate::disk::{Durability, File};
-use crate::local::once;
 
 /// A file of the ring. Clones are the same file; the descriptor is closed with the last of them.
 #[derive(Clone)]
@@ -24,12 +23,12 @@ pub struct RingFile {
     state: Rc<FileState>,
     ring: Ring,
     descriptors: Descriptors,
-    tasks: Tasks,
+    pool: Pool,
 }
 
 impl RingFile {
-    pub(super) fn new(state: FileState, ring: &Ring, descriptors: &Descriptors, tasks: &Tasks) -> RingFile {
-        RingFile { state: Rc::new(state), ring: ring.clone(), descriptors: descriptors.clone(), tasks: tasks.clone() }
+    pub(super) fn new(state: FileState, ring: &Ring, descriptors: &Descriptors, pool: &Pool) -> RingFile {
+        RingFile { state: Rc::new(state), ring: ring.clone(), descriptors: descriptors.clone(), pool: pool.clone() }
     }
 
     async fn allocate_range(&self, mode: i32, position: u64, length: u64) -> io::Result<()> {
@@ -45,17 +44,11 @@ impl RingFile {
     ) -> io::Result<T> {
         let pin = self.descriptors.pin(&self.state, &self.ring).await?;
         let number = pin.as_raw_fd();
-        let work = self.tasks.offload(move || {
-            // SAFETY: the task below holds the pin until this has returned, so the number names this open file.
+        let work = move || {
+            // SAFETY: the pool keeps the pin until this has returned, so the number names this open file.
             call(unsafe { std::os::fd::BorrowedFd::borrow_raw(number) })
-        });
-        let (sender, receiver) = once();
-        self.tasks.spawn(async move {
-            let result = work.await;
-            drop(pin);
-            sender.send(result);
-        });
-        receiver.await.unwrap_or_else(|| Err(io::Error::other("the core stopped")))
+        };
+        self.pool.run_keeping(pin, work).await
     }
 }
 

@@ -13,10 +13,10 @@ pub struct Metrics {
     pub completions: u64,
     /// Entries into the kernel.
     pub enters: u64,
-    /// Turns of the submitter.
+    /// Turns of the driver.
     pub turns: u64,
-    /// Wakes by the eventfd.
-    pub eventfd_wakes: u64,
+    /// Times that the core had nothing to do and slept.
+    pub sleeps: u64,
     /// Operations submitted again because the kernel asked for it (EINTR, EAGAIN), or copied after a refused zero-copy send.
     pub resubmissions: u64,
     /// Reads, writes and sends that ended short and were continued.
@@ -53,7 +53,7 @@ impl Metrics {
             completions: operations.completions,
             enters: ring.enters,
             turns: ring.turns,
-            eventfd_wakes: ring.eventfd_wakes,
+            sleeps: ring.sleeps,
             resubmissions: operations.resubmissions,
             short_transfers: operations.short_transfers,
             cancellations: operations.cancellations,

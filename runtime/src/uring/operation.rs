@@ -12,8 +12,9 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::ffi::CString;
 use std::io;
-use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::Waker;
 
 use protocol::limits::{ACCEPTED_CONNECTIONS_WAITING_MAX, BLOCK_BYTES};
@@ -163,15 +164,38 @@ pub(super) struct AcceptQueue {
 
 /// An operation and all that it owns.
 pub(super) enum Operation {
-    Open { path: CString, flags: i32, opened: Option<OwnedFd> },
+    Open {
+        path: CString,
+        flags: i32,
+        opened: Option<OwnedFd>,
+    },
     Read(Read),
     Write(Write),
-    Flush { pin: Pin },
-    Allocate { pin: Pin, mode: i32, position: u64, length: u64 },
-    Readable { socket: Rc<Socket> },
-    Receive { socket: Rc<Socket>, chunk: Chunk },
+    Flush {
+        pin: Pin,
+    },
+    Allocate {
+        pin: Pin,
+        mode: i32,
+        position: u64,
+        length: u64,
+    },
+    Readable {
+        socket: Rc<Socket>,
+    },
+    /// Waits until an eventfd was written.
+    Bell {
+        bell: Arc<OwnedFd>,
+    },
+    Receive {
+        socket: Rc<Socket>,
+        chunk: Chunk,
+        bytes_max: usize,
+    },
     Send(Send),
-    Accept { queue: Rc<AcceptQueue> },
+    Accept {
+        queue: Rc<AcceptQueue>,
+    },
 }
 
 impl Submission {
@@ -200,7 +224,7 @@ impl Socket {
             closed: Cell::new(false),
             plain_only: Cell::new(false),
             zero_copy_bytes: Cell::new(0),
-            drained: Cell::new(false),
+            drained: Cell::new(true),
             bytes_lost: Cell::new(false),
             sends: Cell::new(0),
         }
@@ -272,9 +296,10 @@ impl Operation {
                 Submission::Allocate { target: pin.target(), mode: *mode, position: *position, length: *length }
             }
             Operation::Readable { socket } => Submission::Readable { target: socket.target() },
-            Operation::Receive { socket, chunk } => Submission::Receive {
+            Operation::Bell { bell } => Submission::Readable { target: Target { number: bell.as_raw_fd(), registered: false } },
+            Operation::Receive { socket, chunk, bytes_max } => Submission::Receive {
                 target: socket.target(),
-                memory: behind(chunk, chunk.remaining()),
+                memory: behind(chunk, *bytes_max),
                 poll_first: socket.drained.get(),
             },
             Operation::Send(send) => send.submission(message.get_or_insert_with(Message::new), rules),
@@ -305,7 +330,7 @@ impl Operation {
             }
             Operation::Read(read) => read.advance(count),
             Operation::Write(write) => write.advance(count),
-            Operation::Receive { socket, chunk } => {
+            Operation::Receive { socket, chunk, .. } => {
                 chunk.publish(count);
                 socket.drained.set(completion.flags & FLAG_SOCKET_NONEMPTY == 0);
                 Step::Finished(Ok(count))
@@ -327,7 +352,7 @@ impl Operation {
 
     /// Whether the operation must be canceled when nobody waits for it any more: it might never end by itself.
     pub(super) fn is_endless(&self) -> bool {
-        matches!(self, Operation::Readable { .. } | Operation::Receive { .. } | Operation::Accept { .. })
+        matches!(self, Operation::Readable { .. } | Operation::Bell { .. } | Operation::Receive { .. } | Operation::Accept { .. })
     }
 
     /// Whether the operation goes on by itself and has given more than its owner takes: the rest is to stay in the kernel.

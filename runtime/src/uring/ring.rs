@@ -1,12 +1,13 @@
 //! One core's io_uring: entries go in once per turn of the core's tasks, completions come out and wake them.
 //!
-//! Lives on one core; called by file, socket and the core's driver tasks. Order of events in a turn: tasks start operations (into
-//! the outbox); the submitter, woken by the first of them and so behind all tasks that were ready, moves the outbox into the
-//! submission queue, enters the kernel once, takes what has completed, and wakes its tasks, which run in the same turn.
+//! Lives on one core; called by file, socket and the core's driver. Order of events in a turn: tasks start operations (into the outbox); the
+//! driver, which stands in the executor's queue behind all tasks that were ready, moves the outbox into the submission queue, enters
+//! the kernel once, takes what has completed, and wakes its tasks. When no task has run since its last turn, it sleeps in the
+//! kernel until a completion comes or a timer is due: the executor itself never sleeps.
 //!
 //! Invariants:
-//! - The eventfd is silent while a turn submits and drains (and while the core spins); the completion queue is looked at once more
-//!   after it speaks again, so no completion waits for the next one.
+//! - The driver sleeps only when nothing is ready: the queue is first in, first out, so a task that is ready when the driver goes to its
+//!   end has run when the driver comes up again, and is seen in the count of polls. From outside only the ring wakes a core.
 //! - An operation waits at most [`SUBMIT_DELAY_NANOS_MAX`] or [`SUBMIT_QUEUED_MAX`] others before it reaches the kernel, if operations
 //!   go on being started; else until the tasks that were ready have run once.
 //! - No waker is called, and nothing that an operation owned is dropped, while the state is borrowed.
@@ -14,17 +15,19 @@
 use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use io_uring::types::Fd;
+use io_uring::types::{Fd, SubmitArgs, Timespec};
 use io_uring::{IoUring, opcode, squeue};
 
 use super::memory::Region;
 use super::operation::{Completion, Operation, Submission, Target, ZeroCopyRules};
 use super::operations::{Counts, OperationId, Operations, Outcome};
+use super::tasks::Tasks;
+use super::timers::Timers;
 use crate::local::Notify;
 
 /// Operations that wait in the outbox before one that is started takes them to the kernel at once.
@@ -40,16 +43,11 @@ pub(super) struct Ring(Rc<Shared>);
 
 struct Shared {
     state: RefCell<State>,
-    /// The submitter task, and whether it is about to run.
-    submitter: RefCell<Option<Waker>>,
-    scheduled: Cell<bool>,
     /// When the oldest operation of the outbox was started.
     queued_since: Cell<u64>,
-    silent: Cell<bool>,
-    eventfd_wakes: Cell<u64>,
+    sleeps: Cell<u64>,
     turns: Cell<u64>,
-    /// Driver tasks that have ended.
-    ended: Cell<u8>,
+    ended: Cell<bool>,
     driver_ended: Notify,
 }
 
@@ -88,31 +86,26 @@ pub(super) struct Pending {
 pub(super) struct RingCounts {
     pub(super) operations: Counts,
     pub(super) enters: u64,
-    pub(super) eventfd_wakes: u64,
+    pub(super) sleeps: u64,
     pub(super) turns: u64,
     pub(super) in_use: usize,
 }
 
 impl Ring {
-    /// Makes the ring on the thread that will drive it, silent, signalling `eventfd` later.
-    pub(super) fn new(config: &RingConfig, eventfd: RawFd) -> io::Result<Ring> {
+    /// Makes the ring on the thread that will drive it.
+    pub(super) fn new(config: &RingConfig) -> io::Result<Ring> {
         let uring = build(config.entries)?;
-        uring.submitter().register_eventfd(eventfd)?;
         uring.submitter().register_files_sparse(config.files)?;
         let file_places = (0..config.files).rev().collect();
         let operations = Operations::new(config.rules);
         let ring = Ring(Rc::new(Shared {
             state: RefCell::new(State { uring, operations, registered: false, file_places, enters: 0 }),
-            submitter: RefCell::new(None),
-            scheduled: Cell::new(false),
             queued_since: Cell::new(0),
-            silent: Cell::new(false),
-            eventfd_wakes: Cell::new(0),
+            sleeps: Cell::new(0),
             turns: Cell::new(0),
-            ended: Cell::new(0),
+            ended: Cell::new(false),
             driver_ended: Notify::new(),
         }));
-        ring.silence();
         Ok(ring)
     }
 
@@ -197,7 +190,7 @@ impl Ring {
         RingCounts {
             operations: state.operations.counts(),
             enters: state.enters,
-            eventfd_wakes: self.0.eventfd_wakes.get(),
+            sleeps: self.0.sleeps.get(),
             turns: self.0.turns.get(),
             in_use: state.operations.in_use(),
         }
@@ -218,9 +211,6 @@ impl Ring {
                 }
             }
         }
-        drop(state);
-        // Completions of what has just been submitted are taken by the submitter too, so it always runs.
-        self.schedule();
         value
     }
 
@@ -229,10 +219,8 @@ impl Ring {
     pub(super) fn turn(&self) -> Turn {
         let shared = &*self.0;
         shared.turns.set(shared.turns.get() + 1);
-        shared.scheduled.set(false);
         let mut turn = Turn { active: false, unfinished: false };
         for round in 0.. {
-            self.silence();
             let (wakers, finished) = {
                 let mut state = shared.state.borrow_mut();
                 turn.active |= state.pass();
@@ -264,103 +252,47 @@ impl Ring {
         }
     }
 
-    /// Lets the eventfd speak. False if completions came before it did: then another turn is due.
-    pub(super) fn listen(&self) -> bool {
-        let shared = &*self.0;
-        let mut state = shared.state.borrow_mut();
-        if shared.silent.replace(false) {
-            state.uring.completion().enable_eventfd();
-            // The kernel must see the flag before the queue is looked at, or both sides could miss the other.
-            std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
-        }
-        // What overflowed the completion queue is kept by the kernel until it is entered again; no event tells of it.
-        state.uring.completion().is_empty() && !state.uring.submission().cq_overflow()
-    }
-
-    fn silence(&self) {
-        let shared = &*self.0;
-        if !shared.silent.replace(true) {
-            shared.state.borrow_mut().uring.completion().disable_eventfd();
-        }
-    }
-
-    /// The task that runs last in a turn. `spin` says how long it keeps looking for completions after the last one.
-    pub(super) async fn run_submitter(self, spin: Option<Duration>, stopping: Rc<Cell<bool>>) {
-        let spin_nanos = spin.map_or(0, |spin| u64::try_from(spin.as_nanos()).unwrap_or(u64::MAX));
-        let mut active_at = now_nanos();
+    /// Drives the core until `stopping`; see the invariants above.
+    pub(super) async fn run_driver(self, driven: Driven, stopping: Rc<Cell<bool>>) {
         let ring = self.clone();
+        let (mut polls, mut active_at) = (0, now_nanos());
         std::future::poll_fn(move |context| -> Poll<()> {
             if stopping.get() {
                 return Poll::Ready(());
             }
-            self.keep_submitter(context);
             let turn = self.turn();
-            let mut again = turn.unfinished;
-            if spin_nanos > 0 {
-                let now = now_nanos();
-                if turn.active {
-                    active_at = now;
-                }
-                again |= now.saturating_sub(active_at) < spin_nanos;
+            let now = now_nanos();
+            let fired = driven.timers.fire(now);
+            let polls_before = std::mem::replace(&mut polls, driven.tasks.polls());
+            if turn.active || turn.unfinished {
+                active_at = now;
+            } else if !fired && polls == polls_before && now.saturating_sub(active_at) >= driven.spin_nanos {
+                self.sleep(driven.timers.next_due().saturating_sub(now));
             }
-            if again || !self.listen() {
-                self.0.scheduled.set(true);
-                context.waker().wake_by_ref();
-            }
+            context.waker().wake_by_ref();
             Poll::Pending
         })
         .await;
-        let submitter = ring.0.submitter.borrow_mut().take();
-        drop(submitter);
-        ring.driver_task_ended();
+        ring.0.ended.set(true);
+        ring.0.driver_ended.notify();
     }
 
-    /// A task of the driver has ended.
-    pub(super) fn driver_task_ended(&self) {
-        self.0.ended.set(self.0.ended.get() + 1);
-        self.0.driver_ended.notify();
-    }
-
-    /// Ends when both tasks of the driver have.
+    /// Ends when the driver has.
     pub(super) async fn until_driver_ended(&self) {
-        while self.0.ended.get() < 2 {
+        while !self.0.ended.get() {
             self.0.driver_ended.changed(self.0.driver_ended.count()).await;
         }
     }
 
-    fn keep_submitter(&self, context: &mut Context<'_>) {
-        let mut submitter = self.0.submitter.borrow_mut();
-        if submitter.is_none() {
-            *submitter = Some(context.waker().clone());
-        }
-    }
-
-    /// Has the submitter run if completions wait.
-    pub(super) fn nudge(&self) {
-        if self.0.scheduled.get() {
-            return;
-        }
-        let waits = {
-            let state = &mut *self.0.state.borrow_mut();
-            !state.uring.completion().is_empty() || state.uring.submission().taskrun()
-        };
-        if waits {
-            self.schedule();
-        }
-    }
-
-    fn schedule(&self) {
-        if !self.0.scheduled.replace(true)
-            && let Some(submitter) = &*self.0.submitter.borrow()
-        {
-            submitter.wake_by_ref();
-        }
-    }
-
-    /// The eventfd has signalled.
-    pub(super) fn wake(&self) {
-        self.0.eventfd_wakes.set(self.0.eventfd_wakes.get() + 1);
-        self.schedule();
+    /// Waits in the kernel until there is a completion, for so long at most.
+    fn sleep(&self, nanos_max: u64) {
+        self.0.sleeps.set(self.0.sleeps.get() + 1);
+        let mut state = self.0.state.borrow_mut();
+        state.enters += 1;
+        let limit = Timespec::from(Duration::from_nanos(nanos_max));
+        let arguments = if nanos_max == u64::MAX { SubmitArgs::new() } else { SubmitArgs::new().timespec(&limit) };
+        let slept = state.uring.submitter().submit_with_args(1, &arguments);
+        check_enter(slept);
     }
 
     fn poll(&self, id: OperationId, waker: &Waker) -> Poll<Outcome> {
@@ -379,6 +311,14 @@ impl Ring {
         });
         drop(finished);
     }
+}
+
+/// What the driver drives besides the ring.
+pub(super) struct Driven {
+    pub(super) tasks: Tasks,
+    pub(super) timers: Timers,
+    /// How long it looks for completions after the last one before it sleeps.
+    pub(super) spin_nanos: u64,
 }
 
 /// What a turn did.
@@ -430,12 +370,17 @@ impl State {
 
     fn enter(&mut self) {
         self.enters += 1;
-        match self.uring.submit() {
-            Ok(_) => {}
-            // Nothing is lost: the entries stay in the queue and go with the next turn, when completions have been taken.
-            Err(error) if matches!(error.raw_os_error(), Some(libc::EINTR | libc::EAGAIN | libc::EBUSY | libc::ENOMEM)) => {}
-            Err(error) => panic!("io_uring_enter: {error}"),
-        }
+        check_enter(self.uring.submit());
+    }
+}
+
+fn check_enter(entered: io::Result<usize>) {
+    const PASSING: [i32; 5] = [libc::EINTR, libc::EAGAIN, libc::EBUSY, libc::ENOMEM, libc::ETIME];
+    match entered {
+        Ok(_) => {}
+        // Nothing is lost: entries stay in the queue and go with the next turn, when completions have been taken.
+        Err(error) if error.raw_os_error().is_some_and(|number| PASSING.contains(&number)) => {}
+        Err(error) => panic!("io_uring_enter: {error}"),
     }
 }
 
@@ -565,9 +510,4 @@ pub(super) fn now_nanos() -> u64 {
     let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
     let nanos = u64::try_from(now.tv_nsec).unwrap_or(0);
     seconds * 1_000_000_000 + nanos
-}
-
-/// The descriptor by which the ring wakes the executor.
-pub(super) fn eventfd() -> io::Result<OwnedFd> {
-    Ok(rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC)?)
 }

@@ -160,17 +160,22 @@ impl RingConnection {
 impl Connection for RingConnection {
     async fn readable(&self) -> io::Result<()> {
         let socket = self.0.usable()?;
+        if !socket.drained.get() {
+            // The last receive left bytes behind.
+            return Ok(());
+        }
         self.0.ring.start(Operation::Readable { socket }).await.result.map(drop)
     }
 
-    async fn receive(&self, into: Chunk) -> (io::Result<usize>, Chunk) {
-        assert!(into.remaining() > 0, "a receive needs room");
+    async fn receive(&self, into: Chunk, bytes_max: usize) -> (io::Result<usize>, Chunk) {
+        let bytes_max = bytes_max.min(into.remaining());
+        assert!(bytes_max > 0, "a receive needs room");
         let socket = match self.0.usable() {
             Ok(socket) => socket,
             Err(error) => return (Err(error), into),
         };
-        let outcome = self.0.ring.start(Operation::Receive { socket, chunk: into }).await;
-        let Some(Operation::Receive { socket, chunk }) = outcome.operation else {
+        let outcome = self.0.ring.start(Operation::Receive { socket, chunk: into, bytes_max }).await;
+        let Some(Operation::Receive { socket, chunk, .. }) = outcome.operation else {
             unreachable!("a receive gives its chunk back")
         };
         // A socket that is shut down reads as the end of the stream; the caller asked for its end, not the peer.

@@ -1,18 +1,17 @@
-//! The tasks of one core, and its work off the core.
+//! The tasks of one core.
 //!
-//! Called by [`super::environment`] and [`super::disk`]. glommio drops no task that sleeps when its executor ends; so each task is
+//! Called by [`super::environment`], [`super::disk`] and [`super::file`]. glommio drops no task that sleeps when its executor ends; so each task is
 //! registered here, and [`Tasks::stop`] has all of them dropped, before the ring and the region go.
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::pin;
 use std::rc::Rc;
 use std::task::{Poll, Waker};
 
 use slab::Slab;
 
-use crate::local::{Notify, once};
+use crate::local::Notify;
 
 /// A handle on the core's tasks.
 #[derive(Clone, Default)]
@@ -21,6 +20,7 @@ pub(super) struct Tasks(Rc<State>);
 #[derive(Default)]
 struct State {
     stopping: Cell<bool>,
+    polls: Cell<u64>,
     wakers: RefCell<Slab<Option<Waker>>>,
     ended: Notify,
 }
@@ -37,6 +37,7 @@ impl Tasks {
             {
                 let mut task = pin!(task);
                 poll_fn(|context| {
+                    state.polls.set(state.polls.get() + 1);
                     if state.stopping.get() {
                         return Poll::Ready(());
                     }
@@ -54,24 +55,25 @@ impl Tasks {
             drop(waker);
             state.ended.notify();
         };
-        spawn_unregistered(registered);
+        spawn_later(registered);
     }
 
-    /// Runs `work` on the pool of threads off the core. It runs to its end even if the future is dropped.
-    pub(super) fn offload<T, W>(&self, work: W) -> impl Future<Output = T> + use<T, W>
-    where
-        T: Send + 'static,
-        W: FnOnce() -> T + Send + 'static,
-    {
-        let (sender, receiver) = once();
-        let job = glommio::executor().spawn_blocking(move || catch_unwind(AssertUnwindSafe(work)));
-        spawn_unregistered(async move { sender.send(job.await) });
+    /// Counts each poll of `future`, as of every task: what was polled in between tells the driver that the core isn't idle.
+    pub(super) fn counted<T>(&self, future: impl Future<Output = T>) -> impl Future<Output = T> {
+        let state = self.0.clone();
         async move {
-            match receiver.await.expect("a job gives its value") {
-                Ok(value) => value,
-                Err(panic) => resume_unwind(panic),
-            }
+            let mut future = pin!(future);
+            poll_fn(|context| {
+                state.polls.set(state.polls.get() + 1);
+                future.as_mut().poll(context)
+            })
+            .await
         }
+    }
+
+    /// Polls of tasks so far.
+    pub(super) fn polls(&self) -> u64 {
+        self.0.polls.get()
     }
 
     /// Has every task dropped, and ends when they are.
@@ -91,7 +93,8 @@ impl Tasks {
     }
 }
 
-fn spawn_unregistered(task: impl Future<Output = ()> + 'static) {
+/// Starts a task that first runs when the executor gets to it (glommio's `spawn_local` runs it at once).
+pub(super) fn spawn_later(task: impl Future<Output = ()> + 'static) {
     let queue = glommio::executor().current_task_queue();
     match glommio::spawn_local_into(task, queue) {
         Ok(task) => drop(task.detach()),

@@ -62,7 +62,7 @@ pub fn spawn_echo(env: &RingEnv, listener: RingListener) {
             task_env.spawn(async move {
                 loop {
                     connection.readable().await.unwrap();
-                    let (received, chunk) = connection.receive(env.region().take(4096).unwrap()).await;
+                    let (received, chunk) = connection.receive(env.region().take(4096).unwrap(), usize::MAX).await;
                     if received.unwrap_or(0) == 0 {
                         return;
                     }

@@ -71,7 +71,7 @@ impl Kernel {
 
     fn receive(&mut self, socket: &Rc<Socket>) -> OperationId {
         let chunk = self.region.take(BLOCK).unwrap();
-        self.operations.start(Operation::Receive { socket: socket.clone(), chunk })
+        self.operations.start(Operation::Receive { socket: socket.clone(), bytes_max: chunk.remaining(), chunk })
     }
 
     fn next(&mut self) -> (u64, Submission) {
