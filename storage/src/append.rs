@@ -162,8 +162,7 @@ impl<E: Env> Log<E> {
         let piece = self.tail.pieces.back_mut().expect("a piece was pushed for the batch");
         let chunk = piece.chunk_mut().expect("the tail's last piece is appended to");
         let at = chunk.filled();
-        let copy = &mut chunk.writable()[..bytes.len()];
-        copy.copy_from_slice(bytes);
+        let copy = chunk.place(bytes);
         stamp(copy, base, with.leader_epoch);
         if with.log_append_time {
             stamp_append_time(copy, with.wall);

@@ -244,6 +244,21 @@ impl Chunk {
         self.publish(bytes.len());
     }
 
+    /// Copies `bytes` behind the published ones; the copy, which [`Chunk::publish`] makes visible. A large copy goes past the caches:
+    /// it is read again by a device, or much later, and without it the memory below it would be fetched first.
+    ///
+    /// # Panics
+    /// If they don't fit.
+    pub fn place(&mut self, bytes: &[u8]) -> &mut [u8] {
+        let copy = &mut self.writable()[..bytes.len()];
+        if bytes.len() < PAST_CACHE_BYTES_MIN {
+            copy.copy_from_slice(bytes);
+        } else {
+            copy_past_cache(copy, bytes);
+        }
+        copy
+    }
+
     /// A slice of published bytes.
     ///
     /// # Panics
@@ -282,6 +297,42 @@ impl Chunk {
     pub(crate) fn entry(&self) -> u16 {
         entry_of(&self.memory)
     }
+}
+
+/// Copies of at least this many bytes go past the caches.
+const PAST_CACHE_BYTES_MIN: usize = 16 << 10;
+/// A line of the cache, in bytes: what is written past it must be whole lines.
+#[cfg(target_arch = "x86_64")]
+const LINE_BYTES: usize = 64;
+
+/// A copy by non-temporal stores, but for the broken lines at its ends and the first whole line: a batch's header is stamped next.
+#[cfg(target_arch = "x86_64")]
+fn copy_past_cache(to: &mut [u8], from: &[u8]) {
+    use std::arch::x86_64::{_mm_loadu_si128, _mm_sfence, _mm_stream_si128};
+    const PART_BYTES: usize = 16;
+    assert_eq!(to.len(), from.len(), "a copy has its original's size");
+    let broken = (to.as_ptr().align_offset(LINE_BYTES) + LINE_BYTES).min(to.len());
+    let (to_head, to) = to.split_at_mut(broken);
+    let (from_head, from) = from.split_at(broken);
+    to_head.copy_from_slice(from_head);
+    let (mut to_lines, mut from_lines) = (to.chunks_exact_mut(LINE_BYTES), from.chunks_exact(LINE_BYTES));
+    for (to, from) in to_lines.by_ref().zip(from_lines.by_ref()) {
+        for at in (0..LINE_BYTES).step_by(PART_BYTES) {
+            // SAFETY: `at + PART_BYTES` is within both lines; loads need no alignment, and `to` begins at a line, so stores are aligned.
+            unsafe {
+                let part = _mm_loadu_si128(from.as_ptr().wrapping_add(at).cast());
+                _mm_stream_si128(to.as_mut_ptr().wrapping_add(at).cast(), part);
+            }
+        }
+    }
+    to_lines.into_remainder().copy_from_slice(from_lines.remainder());
+    // SAFETY: the instruction is part of every x86-64 processor. It orders the stores above before whatever hands the memory on.
+    unsafe { _mm_sfence() };
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn copy_past_cache(to: &mut [u8], from: &[u8]) {
+    to.copy_from_slice(from);
 }
 
 impl fmt::Debug for Chunk {
@@ -532,6 +583,26 @@ mod tests {
         assert_eq!(&*slice, b"cde");
         drop(slice);
         assert!(region.take(1).is_some());
+    }
+
+    #[test]
+    fn a_large_copy_is_the_same_wherever_it_lies() {
+        let region = Region::map(16 << 20).unwrap();
+        let bytes: Vec<u8> = (0..PAST_CACHE_BYTES_MIN + 300).map(|n| u8::try_from(n * 7 % 251).unwrap()).collect();
+        for (before, from, length) in [(0, 0, 16_384), (1, 0, 16_384), (63, 5, 16_500), (64, 64, 16_447), (100, 1, 16_385)] {
+            let mut chunk = region.take(64 << 10).unwrap();
+            chunk.append(&vec![9; before]);
+            let part = &bytes[from..from + length];
+            chunk.writable()[length] = 77;
+            assert_eq!(chunk.place(part), part);
+            assert_eq!(
+                (chunk.filled(), chunk.writable()[length]),
+                (before, 77),
+                "nothing is published, nothing behind is touched"
+            );
+            chunk.publish(length);
+            assert_eq!((&chunk.as_bytes()[..before], &chunk.as_bytes()[before..]), (&vec![9; before][..], part));
+        }
     }
 
     #[test]
