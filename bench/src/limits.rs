@@ -1,5 +1,7 @@
-//! What the machine allows, measured in the same run: the disk by fio, the wire by an echo and by a ring that only sends.
+//! What the machine allows, measured in the same run: the disk by fio, the wire by an echo and by a ring that only sends, durable
+//! commits under an open-loop load by a ring that only writes.
 
+pub mod commit;
 pub mod echo;
 pub mod fio;
 pub mod send;

@@ -67,6 +67,9 @@ pub struct NodeArgs {
     /// Bytes of the log for catch-up and restart [default: 10GiB; 128MiB with --quick]
     #[arg(long, value_name = "SIZE")]
     pub log_size: Option<bytesize::ByteSize>,
+    /// Seconds of the latency load, after its warm-up [default: 30; 3 with --quick]
+    #[arg(long, value_name = "SECONDS")]
+    pub latency_seconds: Option<f64>,
     /// A data directory as a power cut left it (replayed), to be started too
     #[arg(long, value_name = "DIR")]
     pub power_cut_data: Option<PathBuf>,
@@ -166,6 +169,9 @@ fn sizes(args: &NodeArgs) -> Sizes {
     }
     if let Some(size) = args.log_size {
         sizes.log_bytes = size.0;
+    }
+    if let Some(seconds) = args.latency_seconds {
+        sizes.latency_seconds = seconds;
     }
     sizes
 }

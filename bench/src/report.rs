@@ -24,8 +24,21 @@ pub enum Verdict {
     Aim,
     /// What must be is met.
     Must,
+    /// What must be is missed, and a limit of the machine, measured in the same run, is the cause.
+    Machine,
     /// What must be is missed.
     Missed,
+}
+
+/// What the bare machine does under the same load, where that isn't the bar's own limit.
+#[derive(Clone, Copy, Debug)]
+pub struct MachineLimit {
+    /// What was measured.
+    pub what: &'static str,
+    /// Its value, in the figure's unit.
+    pub value: f64,
+    /// A figure within so many times the value counts as the machine's.
+    pub factor: f64,
 }
 
 /// A measured figure.
@@ -120,6 +133,24 @@ impl Figure {
         self.ratio = ratio;
         self.verdict = bars.verdict(ratio);
         self
+    }
+
+    /// The same, judged against what the bare machine does: a missed bar is the machine's if that misses the bar too, and the figure
+    /// isn't much worse.
+    pub fn allowed_by(mut self, machine: MachineLimit) -> Figure {
+        let bars = Bars { better: self.better, must: self.must, aim: self.aim };
+        let machine_ratio = self.limit.map_or(f64::NAN, |limit| machine.value / limit);
+        let near = match self.better {
+            Better::Higher => self.figure * machine.factor >= machine.value,
+            Better::Lower => self.figure <= machine.value * machine.factor,
+        };
+        if self.verdict == Verdict::Missed && bars.verdict(machine_ratio) == Verdict::Missed && near {
+            self.verdict = Verdict::Machine;
+        }
+        let MachineLimit { what, value, .. } = machine;
+        let note =
+            format!("{what}: {value:.1} {}, ratio {machine_ratio:.2}; ours is {:.2} of it", self.unit, self.figure / value);
+        self.note(note)
     }
 
     /// The same with something worth knowing.
@@ -248,6 +279,7 @@ fn row(figure: &Figure) -> String {
     let verdict = match figure.verdict {
         Verdict::Aim => "aim met",
         Verdict::Must => "must met",
+        Verdict::Machine => "missed: the machine's limit",
         Verdict::Missed => "MISSED",
     };
     format!(
@@ -269,5 +301,18 @@ mod tests {
         let verdict = |figure: f64| Figure::plain("f", "", figure, "s", bars).verdict;
         assert_eq!([verdict(0.5), verdict(1.5), verdict(2.5)], [Verdict::Aim, Verdict::Must, Verdict::Missed]);
         assert_eq!(verdict(f64::NAN), Verdict::Missed);
+    }
+
+    #[test]
+    fn a_missed_bar_is_the_machines_only_if_the_machine_misses_it_and_is_near() {
+        let judge = |figure: f64, value: f64| {
+            let machine = MachineLimit { what: "bare", value, factor: 1.3 };
+            Figure::against("f", "", figure, 100.0, "us", Bars::at_most(4.0, 2.5)).allowed_by(machine).verdict
+        };
+        assert_eq!(judge(390.0, 900.0), Verdict::Must);
+        assert_eq!(judge(1000.0, 900.0), Verdict::Machine);
+        assert_eq!(judge(1200.0, 900.0), Verdict::Missed, "far from the machine's");
+        assert_eq!(judge(450.0, 390.0), Verdict::Missed, "the machine meets the bar");
+        assert_eq!(judge(450.0, f64::NAN), Verdict::Missed);
     }
 }
