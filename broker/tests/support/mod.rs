@@ -47,9 +47,19 @@ pub fn corelane() -> Command {
     command
 }
 
+/// A process that is killed when dropped.
+struct Process(Child);
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 /// A running host; killed when dropped.
 pub struct Host {
-    child: Child,
+    child: Process,
     pub ready: Value,
     log: std::thread::JoinHandle<String>,
 }
@@ -80,7 +90,7 @@ impl Host {
             let _ = child.wait();
             panic!("the host didn't start: {}", log.join().unwrap());
         }
-        Host { child, ready: serde_json::from_str(&line).unwrap(), log }
+        Host { child: Process(child), ready: serde_json::from_str(&line).unwrap(), log }
     }
 
     pub fn address(&self) -> String {
@@ -134,21 +144,21 @@ impl Host {
     }
 
     pub fn is_running(&mut self) -> bool {
-        self.child.try_wait().unwrap().is_none()
+        self.child.0.try_wait().unwrap().is_none()
     }
 
     pub fn kill(mut self) -> String {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
+        self.child.0.kill().unwrap();
+        self.child.0.wait().unwrap();
         self.log.join().unwrap()
     }
 
     /// SIGTERM; gives the time to the end, the exit code and the log.
     pub fn stop(mut self) -> (Duration, i32, String) {
         let began = Instant::now();
-        let pid = rustix::process::Pid::from_child(&self.child);
+        let pid = rustix::process::Pid::from_child(&self.child.0);
         rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
-        let status = self.child.wait().unwrap();
+        let status = self.child.0.wait().unwrap();
         (began.elapsed(), status.code().unwrap(), self.log.join().unwrap())
     }
 }
