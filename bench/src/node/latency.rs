@@ -1,7 +1,7 @@
 //! Durable acknowledgements of single records, and the same records at a tail reader, under a Poisson load on a schedule.
 //!
-//! One thread spins on the generator's processor: it sends each record at its intended time, or as soon after it as it can, and
-//! takes replies and fetched records as they come. Every latency counts from the *intended* time, so a stall of the broker is
+//! One thread on the generator's processor sleeps until something is due: it sends each record at its intended time, or as soon
+//! after it as it can, and takes replies and fetched records as they come. Every latency counts from the *intended* time, so a stall of the broker is
 //! seen by all records that were due meanwhile. The intended time travels in the record (nanoseconds of CLOCK_MONOTONIC).
 
 use std::collections::VecDeque;
@@ -13,7 +13,10 @@ use protocol::compression::Codec;
 use protocol::frame::FrameHeader;
 use protocol::ids::{Offset, Timestamp, TopicId};
 use protocol::native::{FetchReply, Kind};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use std::io::IoSlice;
+use std::time::Duration;
 
 use crate::limits::commit::{self, CommitLoad};
 use crate::limits::{echo, fio};
@@ -25,6 +28,8 @@ use crate::wire::{RECORD_BYTES, Wire, fetch_body, produce_body, produced, reques
 
 const RATE_PER_SECOND: f64 = 3000.0;
 const SEED: u64 = 42;
+/// How often replies are looked for once all is sent.
+const DRAIN_LOOK_NANOS: u64 = 1_000_000;
 /// A missed bar is the machine's where the bare ring misses it too, and ours is no more than this times its value.
 const BEYOND_MACHINE_MAX: f64 = 1.3;
 /// After the last record, for the replies that are still out.
@@ -92,6 +97,8 @@ fn load(run: &Run, wire: &Wire, topic: &str, tail: Option<Wire>) -> Result<Measu
     let wire = Wire::connect(wire.stream.peer_addr()?)?;
     let (warm_up, seconds) = (run.sizes.latency_warm_up_seconds, run.sizes.latency_seconds);
     let thread = machine::spawn_pinned(run.args.generator_cpu, move || {
+        // Sleeps end when they are due, not 50 us later.
+        rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1)).context("timer slack")?;
         let mut generator = Generator::new(wire, topic, tail)?;
         generator.run(warm_up, seconds)?;
         Ok(Measured { acks: generator.acks, end_to_end: generator.end_to_end })
@@ -146,7 +153,7 @@ impl Generator {
     fn run(&mut self, warm_up_seconds: f64, seconds: f64) -> Result<()> {
         let mut random = Random(SEED);
         let start_nanos = machine::now_nanos();
-        let nanos = |seconds: f64| std::time::Duration::from_secs_f64(seconds).as_nanos();
+        let nanos = |seconds: f64| Duration::from_secs_f64(seconds).as_nanos();
         self.measure_from_nanos = start_nanos + u64::try_from(nanos(warm_up_seconds))?;
         let end_nanos = self.measure_from_nanos + u64::try_from(nanos(seconds))?;
         let drain_nanos = end_nanos + u64::try_from(nanos(DRAIN_SECONDS))?;
@@ -166,9 +173,28 @@ impl Generator {
             if next_nanos >= end_nanos && self.in_flight.is_empty() && read_all {
                 return Ok(());
             }
-            // The kernel's workers that finish durable writes run on this processor too, and would wait for a thread that only spins.
-            std::thread::yield_now();
             ensure!(now_nanos < drain_nanos, "{} records without a reply after {DRAIN_SECONDS} s", self.in_flight.len());
+            let due_nanos = if next_nanos < end_nanos { next_nanos } else { machine::now_nanos() + DRAIN_LOOK_NANOS };
+            self.wait_until(due_nanos)?;
+        }
+    }
+
+    /// Sleeps until the time has come or a socket has bytes. The kernel's workers that finish durable writes run on this processor
+    /// too: they would wait milliseconds for a thread that spins.
+    fn wait_until(&self, due_nanos: u64) -> Result<()> {
+        let left_nanos = due_nanos.saturating_sub(machine::now_nanos());
+        if left_nanos == 0 {
+            return Ok(());
+        }
+        let limit = Timespec::try_from(Duration::from_nanos(left_nanos))?;
+        let mut sockets = Vec::with_capacity(2);
+        sockets.push(PollFd::new(&self.wire.stream, PollFlags::IN));
+        if let Some(tail) = &self.tail {
+            sockets.push(PollFd::new(&tail.wire.stream, PollFlags::IN));
+        }
+        match poll(&mut sockets, Some(&limit)) {
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(error) => Err(error).context("poll"),
         }
     }
 
