@@ -180,7 +180,7 @@ impl Generator {
     }
 
     /// Sleeps until the time has come or a socket has bytes. The kernel's workers that finish durable writes run on this processor
-    /// too: they would wait milliseconds for a thread that spins.
+    /// too, and a thread that only spins keeps it from them.
     fn wait_until(&self, due_nanos: u64) -> Result<()> {
         let left_nanos = due_nanos.saturating_sub(machine::now_nanos());
         if left_nanos == 0 {
