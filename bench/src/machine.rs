@@ -61,7 +61,7 @@ const TICKS_PER_SECOND: f64 = 100.0;
 /// A processor's clock ticks, from /proc/stat.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CpuTicks {
-    /// User, nice, system, interrupts.
+    /// User, system, interrupts. Niced time isn't: it is what keeps the processor awake ([`crate::awake`]).
     pub busy: u64,
     /// All, stolen time included.
     pub total: u64,
@@ -80,8 +80,8 @@ impl CpuTicks {
         let ticks: Vec<u64> = line.split_whitespace().map(str::parse).collect::<Result<_, _>>().ok()?;
         // user nice system idle iowait irq softirq steal (guest times are part of user and nice)
         let [user, nice, system, idle, iowait, irq, softirq, steal] = *ticks.first_chunk::<8>()?;
-        let busy = user + nice + system + irq + softirq;
-        Some(CpuTicks { busy, total: busy + idle + iowait + steal })
+        let busy = user + system + irq + softirq;
+        Some(CpuTicks { busy, total: busy + nice + idle + iowait + steal })
     }
 
     /// Busy seconds since `earlier`.
@@ -159,10 +159,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn busy_time_leaves_idle_and_waiting_out() {
+    fn busy_time_leaves_idle_waiting_and_niced_time_out() {
         let text = "cpu  1 2 3 4\ncpu0 10 1 20 500 60 3 4 5 0 0\ncpu10 1 1 1 1 1 1 1 1 0 0\n";
-        assert_eq!(CpuTicks::parse(text, 0), Some(CpuTicks { busy: 38, total: 603 }));
-        assert_eq!(CpuTicks::parse(text, 10), Some(CpuTicks { busy: 5, total: 8 }));
+        assert_eq!(CpuTicks::parse(text, 0), Some(CpuTicks { busy: 37, total: 603 }));
+        assert_eq!(CpuTicks::parse(text, 10), Some(CpuTicks { busy: 4, total: 8 }));
         assert_eq!(CpuTicks::parse(text, 1), None);
     }
 

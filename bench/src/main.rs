@@ -3,6 +3,7 @@
 //! `bench node SET` measures one host on one core; the sets are in [`node`]. The exit code is 1 if a figure misses its "must".
 #![forbid(unsafe_code)]
 
+mod awake;
 mod limits;
 mod load;
 mod machine;

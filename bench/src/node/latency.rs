@@ -18,6 +18,7 @@ use rustix::io::Errno;
 use std::io::IoSlice;
 use std::time::Duration;
 
+use crate::awake::Awake;
 use crate::limits::commit::{self, CommitLoad};
 use crate::limits::{echo, fio};
 use crate::load::ReplyReader;
@@ -37,6 +38,7 @@ const DRAIN_SECONDS: f64 = 30.0;
 
 pub fn measure(run: &mut Run) -> Result<()> {
     let (broker_cpu, generator_cpu) = (run.args.broker_cpu, run.args.generator_cpu);
+    let awake = Awake::start(broker_cpu);
     let echo = echo::run(broker_cpu, generator_cpu, run.sizes.echo_round_trips)?;
     let disk = fio::run(&run.args.dir, fio::OVERWRITE_BLOCK, run.sizes.fio_block)?;
     let bare_load = CommitLoad { rate_per_second: RATE_PER_SECOND, seed: SEED, seconds: run.sizes.latency_seconds };
@@ -50,6 +52,7 @@ pub fn measure(run: &mut Run) -> Result<()> {
     drop(scratch);
     // Before and after, as a drive's stalls come and go.
     bare.add(&commit::run(&run.args.dir, broker_cpu, bare_load)?)?;
+    awake.stop()?;
 
     let echo = Latencies::of("echo, 1 KiB, closed loop", &echo);
     let acks = Latencies::of("durable ack", &alone.acks);
