@@ -3,12 +3,17 @@
 //! Lives on the connection core; `connection` pushes, drives and gathers. Replies that come later are polled together, so
 //! that they progress side by side; only the ready ones at the front are sent, gathered into one send.
 //!
-//! Invariant: `bytes` is what queued replies hold or may come to hold; it falls when their bytes are handed to a send.
+//! Invariants:
+//! - `bytes` is what queued replies hold or may come to hold; it falls when their bytes are handed to a send.
+//! - A reply is polled once when it is new, and then only when one of them was woken: the task is woken by each receive too, and with
+//!   many requests out, polling all of them each time would cost more than the requests.
 
 use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
 
 use protocol::limits::{SEND_BYTES_MAX, SEND_PARTS_MAX};
 use runtime::{SendPart, SendParts};
@@ -35,11 +40,31 @@ pub struct ReplyQueue<R> {
     slots: VecDeque<Slot<R>>,
     bytes: usize,
     later: usize,
+    /// Slots at the front that have been polled, or were ready when they came.
+    polled: usize,
+    progress: Option<(Arc<Progress>, Waker)>,
+}
+
+/// What wakes the replies: notes that one of them can go on, and wakes the task.
+struct Progress {
+    woken: AtomicBool,
+    task: Waker,
+}
+
+impl Wake for Progress {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.woken.store(true, Ordering::Release);
+        self.task.wake_by_ref();
+    }
 }
 
 impl<R> Default for ReplyQueue<R> {
     fn default() -> ReplyQueue<R> {
-        ReplyQueue { slots: VecDeque::new(), bytes: 0, later: 0 }
+        ReplyQueue { slots: VecDeque::new(), bytes: 0, later: 0, polled: 0, progress: None }
     }
 }
 
@@ -75,20 +100,30 @@ impl<R: Future<Output = Response> + Unpin> ReplyQueue<R> {
         self.slots.push_back(Slot::Later { reply, bytes_max });
     }
 
-    /// Polls what comes later.
+    /// Polls what comes later, as far as it is new or was woken.
     pub fn drive(&mut self, context: &mut Context<'_>) {
         if self.later == 0 {
+            self.polled = self.slots.len();
             return;
         }
-        for slot in &mut self.slots {
+        let known = self.progress.take().filter(|(progress, _)| progress.task.will_wake(context.waker()));
+        let (progress, waker) = known.unwrap_or_else(|| {
+            let progress = Arc::new(Progress { woken: AtomicBool::new(true), task: context.waker().clone() });
+            (progress.clone(), Waker::from(progress))
+        });
+        let from = if progress.woken.swap(false, Ordering::AcqRel) { 0 } else { self.polled };
+        let mut context = Context::from_waker(&waker);
+        for slot in self.slots.range_mut(from..) {
             let Slot::Later { reply, bytes_max } = slot else { continue };
             let bytes_max = *bytes_max;
-            if let Poll::Ready(response) = Pin::new(reply).poll(context) {
+            if let Poll::Ready(response) = Pin::new(reply).poll(&mut context) {
                 self.bytes = self.bytes - bytes_max + response.bytes();
                 self.later -= 1;
                 *slot = Slot::Ready { parts: response.parts, sent: 0 };
             }
         }
+        self.polled = self.slots.len();
+        self.progress = Some((progress, waker));
     }
 
     /// Takes the ready bytes at the front, up to the bounds of one send; empty if the front isn't ready.
@@ -112,6 +147,7 @@ impl<R: Future<Output = Response> + Unpin> ReplyQueue<R> {
                 break;
             }
             self.slots.pop_front();
+            self.polled = self.polled.saturating_sub(1);
         }
         self.bytes -= bytes;
         parts

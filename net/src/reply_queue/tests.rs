@@ -25,7 +25,7 @@ fn bytes_of(parts: &SendParts) -> Vec<u8> {
     parts.iter().flat_map(|part| part.as_bytes().to_vec()).collect()
 }
 
-fn drive(queue: &mut ReplyQueue<Later>) {
+fn drive(queue: &mut ReplyQueue<impl Future<Output = Response> + Unpin>) {
     block_on(poll_fn(|context| {
         queue.drive(context);
         Poll::Ready(())
@@ -49,6 +49,51 @@ fn t76_replies_leave_in_the_order_of_the_requests() {
     assert_eq!(bytes_of(&parts), b"first second third");
     assert_eq!(parts.len(), 3);
     assert_eq!((queue.len(), queue.bytes()), (0, 0));
+}
+
+#[test]
+fn a_reply_is_polled_when_it_is_new_and_when_one_was_woken() {
+    struct Counted(OnceReceiver<Response>, Rc<Cell<u32>>);
+    impl Future for Counted {
+        type Output = Response;
+        fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Response> {
+            self.1.set(self.1.get() + 1);
+            Pin::new(&mut self.0).poll(context).map(Option::unwrap)
+        }
+    }
+    let polls = [Rc::new(Cell::new(0)), Rc::new(Cell::new(0))];
+    let counts = || (polls[0].get(), polls[1].get());
+    let mut context = Context::from_waker(Waker::noop());
+    let mut queue = ReplyQueue::default();
+    let (first, first_reply) = once();
+    let (second, second_reply) = once();
+    queue.push_later(Counted(first_reply, polls[0].clone()), 100);
+    queue.drive(&mut context);
+    queue.push_later(Counted(second_reply, polls[1].clone()), 100);
+    queue.drive(&mut context);
+    queue.drive(&mut context);
+    assert_eq!(counts(), (1, 1));
+    first.send(response("first"));
+    queue.drive(&mut context);
+    assert_eq!(bytes_of(&queue.gather()), b"first");
+    assert_eq!(counts(), (2, 2));
+    // What has left at the front doesn't hide the next one that is new.
+    let (third, third_reply) = once();
+    queue.push_later(Counted(third_reply, polls[0].clone()), 100);
+    queue.drive(&mut context);
+    assert_eq!(counts(), (3, 2));
+    second.send(response("second"));
+    third.send(response(" third"));
+    queue.drive(&mut context);
+    assert_eq!(bytes_of(&queue.gather()), b"second third");
+    // Another task asks: all are polled with its waker.
+    let (fourth, fourth_reply) = once();
+    queue.push_later(Counted(fourth_reply, polls[0].clone()), 100);
+    drive(&mut queue);
+    drive(&mut queue);
+    fourth.send(response("fourth"));
+    drive(&mut queue);
+    assert_eq!(bytes_of(&queue.gather()), b"fourth");
 }
 
 #[test]
