@@ -223,12 +223,12 @@ impl<'a> LogReader<'a> {
     /// A reader over a connection of its own.
     pub fn new(wire: &'a mut Wire, config: ReadConfig) -> LogReader<'a> {
         let buffer = vec![0; limits::FRAME_BYTES_MAX];
-        let reading = Reading { next: config.from.0, ..Reading::default() };
-        LogReader { wire, config, buffer, filled: 0, correlation: 1 << 32, reading }
+        LogReader { wire, config, buffer, filled: 0, correlation: 1 << 32, reading: Reading::default() }
     }
 
-    /// Reads until `is_done` says so, asked after each reply.
-    pub fn run(mut self, mut is_done: impl FnMut(&Reading) -> bool) -> Result<Reading> {
+    /// Reads from the first offset until `is_done` says so, asked after each reply.
+    pub fn run(&mut self, mut is_done: impl FnMut(&Reading) -> bool) -> Result<Reading> {
+        self.reading = Reading { next: self.config.from.0, ..Reading::default() };
         self.ask()?;
         loop {
             if self.read_reply(&mut is_done)? {

@@ -82,6 +82,7 @@ pub struct NodeArgs {
 #[derive(Clone, Copy, Debug)]
 struct Sizes {
     produce_bytes: u64,
+    intake_bytes: u64,
     log_bytes: u64,
     fan_out_bytes: u64,
     fio: &'static str,
@@ -140,6 +141,7 @@ fn sizes(args: &NodeArgs) -> Sizes {
     let mut sizes = if args.quick {
         Sizes {
             produce_bytes: 256 << 20,
+            intake_bytes: 1 << 30,
             log_bytes: 128 << 20,
             fan_out_bytes: 128 << 20,
             fio: "128m",
@@ -153,6 +155,7 @@ fn sizes(args: &NodeArgs) -> Sizes {
     } else {
         Sizes {
             produce_bytes: 20 << 30,
+            intake_bytes: 2 << 30,
             log_bytes: 10 << 30,
             fan_out_bytes: 6 << 30,
             fio: "4g",

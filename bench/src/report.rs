@@ -139,7 +139,7 @@ impl Figure {
     /// isn't much worse.
     pub fn allowed_by(mut self, machine: MachineLimit) -> Figure {
         let bars = Bars { better: self.better, must: self.must, aim: self.aim };
-        let machine_ratio = self.limit.map_or(f64::NAN, |limit| machine.value / limit);
+        let machine_ratio = self.limit.map_or(machine.value, |limit| machine.value / limit);
         let near = match self.better {
             Better::Higher => self.figure * machine.factor >= machine.value,
             Better::Lower => self.figure <= machine.value * machine.factor,
@@ -149,7 +149,7 @@ impl Figure {
         }
         let MachineLimit { what, value, .. } = machine;
         let note =
-            format!("{what}: {value:.1} {}, ratio {machine_ratio:.2}; ours is {:.2} of it", self.unit, self.figure / value);
+            format!("{what}: {value:.3} {}, ratio {machine_ratio:.2}; ours is {:.2} of it", self.unit, self.figure / value);
         self.note(note)
     }
 

@@ -46,12 +46,18 @@ impl Server {
         let log_path = config.data.with_extension("log");
         let log = std::fs::File::create(&log_path).with_context(|| format!("{}", log_path.display()))?;
         let cpu = config.cpu.to_string();
-        let mut command = Command::new("taskset");
-        command.args(["-c", &cpu]).arg(&config.binary).arg("start").arg("--data").arg(&config.data);
+        // It ends with this process, however that ends.
+        let mut command = Command::new("setpriv");
+        command
+            .args(["--pdeathsig", "KILL", "taskset", "-c", &cpu])
+            .arg(&config.binary)
+            .arg("start")
+            .arg("--data")
+            .arg(&config.data);
         command.args(["--listen", "127.0.0.1:0", "--cpu", &cpu, "--json"]).args(&config.flags);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);
         let started_nanos = machine::now_nanos();
-        let mut child = command.spawn().context("taskset can't be started (package util-linux)")?;
+        let mut child = command.spawn().context("setpriv can't be started (package util-linux)")?;
         let stdout = child.stdout.take().context("the host has no output")?;
         let mut output = BufReader::new(stdout);
         match wait_ready(&mut output) {

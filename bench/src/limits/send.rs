@@ -1,5 +1,6 @@
 //! The wire at its widest: a core whose ring does nothing but SEND 1 MiB of registered memory after 1 MiB, to one socket or
-//! several, read by blocking threads on the generator's processor.
+//! several, read by blocking threads on the generator's processor. Each socket is sent the same range of memory over and over, as
+//! long as what the figure reads: a single MiB stays in the processor's caches, and no log does.
 
 use std::io::Read;
 use std::net::{SocketAddr, TcpStream};
@@ -15,20 +16,32 @@ use crate::machine;
 const SEND_BYTES: usize = 1 << 20;
 const READ_BYTES: usize = 1 << 20;
 
+/// What is sent, and to how many.
+#[derive(Clone, Copy, Debug)]
+pub struct SendLoad {
+    /// Sockets.
+    pub sockets: usize,
+    /// Bytes of the range that is sent again and again.
+    pub range_bytes: usize,
+    /// How long, in seconds, after a warm-up of a fifth of it.
+    pub seconds: f64,
+}
+
 /// GiB/s over all sockets.
-pub fn run(broker_cpu: usize, generator_cpu: usize, sockets: usize, seconds: f64) -> Result<f64> {
+pub fn run(broker_cpu: usize, generator_cpu: usize, load: SendLoad) -> Result<f64> {
+    let SendLoad { sockets, range_bytes, seconds } = load;
     let (address_sender, address_receiver) = mpsc::channel();
     let config = CoreConfig {
         name: "send-limit".to_owned(),
         cpu: Some(broker_cpu),
-        memory_bytes: 64 << 20,
+        memory_bytes: range_bytes + (64 << 20),
         // Loopback copies in any case; asking it not to costs more.
         zero_copy: false,
         ..CoreConfig::default()
     };
     let sender = std::thread::spawn(move || -> Result<()> {
         // Not a broker's core: it starts and ends with this measurement.
-        run_core(config, move |env| send_until_closed(env, sockets, address_sender))?
+        run_core(config, move |env| send_until_closed(env, sockets, range_bytes, address_sender))?
     });
     let address: SocketAddr = address_receiver.recv().map_err(|_| anyhow!("the sending core didn't start"))?;
     let readers: Vec<_> =
@@ -41,20 +54,26 @@ pub fn run(broker_cpu: usize, generator_cpu: usize, sockets: usize, seconds: f64
     Ok(rate)
 }
 
-async fn send_until_closed(env: RingEnv, sockets: usize, address: mpsc::Sender<SocketAddr>) -> Result<()> {
+async fn send_until_closed(env: RingEnv, sockets: usize, range_bytes: usize, address: mpsc::Sender<SocketAddr>) -> Result<()> {
     let listener = env.transport().listen(SocketAddr::from(([127, 0, 0, 1], 0))).await?;
     address.send(listener.local_address())?;
-    let mut chunk = env.region().take(SEND_BYTES).context("a region without a free chunk")?;
-    let size = chunk.capacity().min(SEND_BYTES);
-    chunk.append(&vec![7; size]);
-    let slice = chunk.freeze();
+    let mut range = Vec::new();
+    for _ in 0..range_bytes.div_ceil(SEND_BYTES) {
+        let mut chunk = env.region().take(SEND_BYTES).context("a region without a free chunk")?;
+        chunk.append(&vec![7; SEND_BYTES]);
+        range.push(chunk.freeze());
+    }
+    let range = std::rc::Rc::new(range);
     let ended = runtime::local::Notify::new();
     for _ in 0..sockets {
         let (connection, _) = listener.accept().await?;
-        let (slice, ended) = (slice.clone(), ended.clone());
+        let (range, ended) = (range.clone(), ended.clone());
         env.spawn(async move {
+            let mut next = 0;
             // Ends when the reader closes its end.
-            while connection.send(parts(&slice)).await.is_ok() {}
+            while connection.send(parts(&range[next])).await.is_ok() {
+                next = (next + 1) % range.len();
+            }
             connection.close();
             ended.notify();
         });

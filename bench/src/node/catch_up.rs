@@ -3,7 +3,8 @@
 use anyhow::{Result, ensure};
 use protocol::ids::Offset;
 
-use crate::limits::{fio, send};
+use crate::limits::fio;
+use crate::limits::send::{self, SendLoad};
 use crate::load::{LogReader, ReadConfig};
 use crate::machine::{self, CpuTicks};
 use crate::node::Run;
@@ -13,10 +14,13 @@ use crate::report::{Bars, Figure};
 const TOPIC: &str = "catch-up";
 const GIB: f64 = (1u64 << 30) as f64;
 const FETCH_BYTES: u32 = 8 << 20;
+/// What the ring that only sends goes through.
+const SENT_BYTES: usize = 64 << 20;
 
 pub fn measure(run: &mut Run) -> Result<()> {
     let disk = fio::run(&run.args.dir, fio::READ, run.sizes.fio)?.gib_per_second;
-    let wire = send::run(run.args.broker_cpu, run.args.generator_cpu, 1, run.sizes.send_seconds)?;
+    let load = SendLoad { sockets: 1, range_bytes: SENT_BYTES, seconds: run.sizes.send_seconds };
+    let wire = send::run(run.args.broker_cpu, run.args.generator_cpu, load)?;
     let scratch = run.scratch("catch-up")?;
     let server = run.start(&scratch)?;
     let flood = flood_topic(run, server.connect()?, TOPIC, "device", run.sizes.log_bytes)?;
