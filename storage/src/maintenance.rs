@@ -20,7 +20,7 @@ use crate::segment::{Name, Prepared};
 use crate::write::Rename;
 
 /// Largest piece zeroed at once, in bytes: writes that reach behind the frontier wait for it.
-const ZERO_BYTES_MAX: u64 = 256 << 10;
+const ZERO_BYTES_MAX: u64 = 512 << 10;
 /// Unflushed bytes of a log of class `written` are flushed from this many on.
 const UNFLUSHED_BYTES_MAX: u64 = 64 << 20;
 /// Log bytes behind the last persisted index entry, at most: what recovery has to scan.

@@ -11,7 +11,7 @@ use crate::config::StorageConfig;
 /// Span over which the rate is averaged, in nanoseconds.
 const SPAN_NANOS: u64 = 100_000_000;
 /// The window holds this many spans of appends.
-const WINDOW_SPANS: u64 = 2;
+const WINDOW_SPANS: u64 = 4;
 
 /// The rate of one log.
 #[derive(Clone, Copy, Debug, Default)]
@@ -60,7 +60,7 @@ impl Rate {
 
     /// Bytes to keep allocated ahead of the end.
     pub(crate) fn allocation_bytes(&self, config: &StorageConfig) -> u64 {
-        let wanted = (self.bytes_per_second / 4).clamp(256 << 10, config.allocation_step_bytes_max.max(256 << 10));
+        let wanted = (self.bytes_per_second * 4).clamp(256 << 10, config.allocation_step_bytes_max.max(256 << 10));
         wanted.next_power_of_two()
     }
 }
