@@ -9,8 +9,9 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use common::{any, config, core, spawn_echo};
-use runtime::uring::{CoreConfig, CoreError, Registration, run_core};
-use runtime::{Connection, Env, Listener, Transport};
+use runtime::local::Notify;
+use runtime::uring::{CoreConfig, CoreError, Registration, RingConnection, RingEnv, run_core};
+use runtime::{Connection, Env, Listener, SendPart, SendParts, Transport};
 
 struct Dropped(Rc<Cell<u32>>);
 
@@ -126,6 +127,45 @@ fn a_core_with_nothing_to_do_sleeps_and_its_timers_wake_it() {
         let turns = env.metrics().turns - before.turns;
         let sleeps = env.metrics().sleeps - before.sleeps;
         assert!(sleeps >= 5 && turns < 100, "{sleeps} sleeps, {turns} turns");
+    });
+}
+
+/// Each task starts the next one and sends: the sends go to the kernel together, though the driver came up in between.
+#[test]
+fn what_woken_tasks_start_goes_to_the_kernel_together() {
+    const TASKS: usize = 6;
+    fn chain(env: &RingEnv, mut left: Vec<RingConnection>, done: &Rc<Notify>) {
+        let Some(connection) = left.pop() else { return };
+        let (task_env, done) = (env.clone(), done.clone());
+        env.spawn(async move {
+            chain(&task_env, left, &done);
+            let mut parts = SendParts::new();
+            parts.push(SendPart::Owned(Box::new([7])));
+            connection.send(parts).await.unwrap();
+            done.notify();
+        });
+    }
+    core(|env| async move {
+        let listener = env.transport().listen(any()).await.unwrap();
+        let address = listener.local_address();
+        let clients = env.offload(move || (0..TASKS).map(|_| TcpStream::connect(address).unwrap()).collect::<Vec<_>>()).await;
+        let mut connections = Vec::new();
+        for _ in 0..TASKS {
+            connections.push(listener.accept().await.unwrap().0);
+        }
+        // A machine that takes the processor away parts them now and then.
+        let mut fewest = u64::MAX;
+        for _ in 0..50 {
+            let done = Rc::new(Notify::new());
+            let before = env.metrics().enters;
+            chain(&env, connections.clone(), &done);
+            while done.count() < TASKS as u64 {
+                done.changed(done.count()).await;
+            }
+            fewest = fewest.min(env.metrics().enters - before);
+        }
+        drop(clients);
+        assert!(fewest <= 2, "{fewest} entries for {TASKS} sends");
     });
 }
 

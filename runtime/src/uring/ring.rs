@@ -1,15 +1,15 @@
 //! One core's io_uring: entries go in once per turn of the core's tasks, completions come out and wake them.
 //!
 //! Lives on one core; called by file, socket and the core's driver. Order of events in a turn: tasks start operations (into the outbox); the
-//! driver, which stands in the executor's queue behind all tasks that were ready, moves the outbox into the submission queue, enters
-//! the kernel once, takes what has completed, and wakes its tasks. When no task has run since its last turn, it sleeps in the
+//! driver, which stands in the executor's queue behind all tasks that were ready, waits until those have woken no others, moves the outbox
+//! into the submission queue, enters the kernel once, takes what has completed, and wakes its tasks. When no task has run since its last turn, it sleeps in the
 //! kernel until a completion comes or a timer is due: the executor itself never sleeps.
 //!
 //! Invariants:
 //! - The driver sleeps only when nothing is ready: the queue is first in, first out, so a task that is ready when the driver goes to its
 //!   end has run when the driver comes up again, and is seen in the count of polls. From outside only the ring wakes a core.
 //! - An operation waits at most [`SUBMIT_DELAY_NANOS_MAX`] or [`SUBMIT_QUEUED_MAX`] others before it reaches the kernel, if operations
-//!   go on being started; else until the tasks that were ready have run once.
+//!   go on being started; else until no task is ready, but no longer than [`GATHER_NANOS_MAX`] and one round of the tasks.
 //! - No waker is called, and nothing that an operation owned is dropped, while the state is borrowed.
 
 use std::cell::{Cell, RefCell};
@@ -34,6 +34,9 @@ use crate::local::Notify;
 const SUBMIT_QUEUED_MAX: usize = 64;
 /// Age of the oldest operation in the outbox at which one that is started takes all to the kernel, in nanoseconds.
 const SUBMIT_DELAY_NANOS_MAX: u64 = 100_000;
+/// Age of the oldest operation in the outbox up to which the driver lets tasks that were woken meanwhile run first, in nanoseconds: what they
+/// start goes to the kernel with it.
+const GATHER_NANOS_MAX: u64 = 30_000;
 /// Rounds of submitting and draining in one turn, before other tasks run.
 const ROUNDS_PER_TURN_MAX: usize = 8;
 
@@ -260,10 +263,14 @@ impl Ring {
             if stopping.get() {
                 return Poll::Ready(());
             }
+            let polls_before = std::mem::replace(&mut polls, driven.tasks.polls());
+            if polls != polls_before && self.gathers() {
+                context.waker().wake_by_ref();
+                return Poll::Pending;
+            }
             let turn = self.turn();
             let now = now_nanos();
             let fired = driven.timers.fire(now);
-            let polls_before = std::mem::replace(&mut polls, driven.tasks.polls());
             if turn.active || turn.unfinished {
                 active_at = now;
             } else if !fired && polls == polls_before && now.saturating_sub(active_at) >= driven.spin_nanos {
@@ -275,6 +282,12 @@ impl Ring {
         .await;
         ring.0.ended.set(true);
         ring.0.driver_ended.notify();
+    }
+
+    /// Whether operations wait that others may still join.
+    fn gathers(&self) -> bool {
+        let queued = self.0.state.borrow().operations.has_queued();
+        queued && now_nanos().saturating_sub(self.0.queued_since.get()) < GATHER_NANOS_MAX
     }
 
     /// Ends when the driver has.
