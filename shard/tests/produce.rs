@@ -117,6 +117,30 @@ fn a_ticket_ends_with_its_timeout() {
     });
 }
 
+/// What counts is what came over the wire and goes into the log: compressed, with its header.
+#[test]
+fn t78_the_largest_batch_is_enforced_on_its_size_on_the_wire() {
+    run(6, async |env| {
+        let core = start(&env).await;
+        let much = vec![0; 50 << 10];
+        let little: Vec<u8> = std::iter::repeat_with(|| u8::try_from(env.workload().below(256)).unwrap()).take(600).collect();
+        let compressed = compressed_batch_of(Codec::Zstd, &[&much]);
+        let dense = compressed_batch_of(Codec::Zstd, &[&little]);
+        assert!(compressed.len() < 600 && dense.len() > 600, "{}, {}", compressed.len(), dense.len());
+        core.create(0, TopicConfig { batch_bytes_max: 600, ..TopicConfig::default() }).await;
+        core.produce(0, &compressed).await.unwrap();
+        let refused = core.append(0, &dense, Acks::All).err().unwrap();
+        assert_eq!(refused.code(), ErrorCode::MessageTooLarge);
+        let message = refused.to_string();
+        assert!(message.contains(&dense.len().to_string()) && message.contains("600"), "{message}");
+        // The limit itself is allowed.
+        core.create(1, TopicConfig { batch_bytes_max: dense.len(), ..TopicConfig::default() }).await;
+        core.produce(1, &dense).await.unwrap();
+        core.create(2, TopicConfig { batch_bytes_max: dense.len() - 1, ..TopicConfig::default() }).await;
+        assert_eq!(core.append(2, &dense, Acks::All).err().map(|error| error.code()), Some(ErrorCode::MessageTooLarge));
+    });
+}
+
 #[test]
 fn batches_that_break_a_rule_are_refused_alone() {
     run(5, async |env| {

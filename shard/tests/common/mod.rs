@@ -109,7 +109,12 @@ impl Core {
 
 /// A batch of one record per value.
 pub fn batch_of(values: &[&[u8]]) -> Vec<u8> {
-    let mut builder = BatchBuilder::new(Codec::None);
+    compressed_batch_of(Codec::None, values)
+}
+
+/// A batch of these values.
+pub fn compressed_batch_of(codec: Codec, values: &[&[u8]]) -> Vec<u8> {
+    let mut builder = BatchBuilder::new(codec);
     for value in values {
         let timestamp = Timestamp(1_700_000_000_000);
         builder.push(&RecordFields { timestamp, key: None, value: Some(value), headers: &[] }).unwrap();
