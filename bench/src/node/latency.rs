@@ -31,6 +31,8 @@ const RATE_PER_SECOND: f64 = 3000.0;
 const SEED: u64 = 42;
 /// How often replies are looked for once all is sent.
 const DRAIN_LOOK_NANOS: u64 = 1_000_000;
+/// Before a record is due, the generator looks for bytes without sleeping.
+const SPIN_NANOS: u64 = 60_000;
 /// A missed bar is the machine's where the bare ring misses it too, and ours is no more than this times its value.
 const BEYOND_MACHINE_MAX: f64 = 1.3;
 /// After the last record, for the replies that are still out.
@@ -182,14 +184,14 @@ impl Generator {
         }
     }
 
-    /// Sleeps until the time has come or a socket has bytes. The kernel's workers that finish durable writes run on this processor
-    /// too, and a thread that only spins keeps it from them.
+    /// Sleeps until the time has nearly come or a socket has bytes; the last of it is looked away, or each record would be late by a
+    /// wake-up. The kernel's workers that finish durable writes run on this processor too, and a thread that only spins keeps it from them.
     fn wait_until(&self, due_nanos: u64) -> Result<()> {
         let left_nanos = due_nanos.saturating_sub(machine::now_nanos());
         if left_nanos == 0 {
             return Ok(());
         }
-        let limit = Timespec::try_from(Duration::from_nanos(left_nanos))?;
+        let limit = Timespec::try_from(Duration::from_nanos(left_nanos.saturating_sub(SPIN_NANOS)))?;
         let mut sockets = Vec::with_capacity(2);
         sockets.push(PollFd::new(&self.wire.stream, PollFlags::IN));
         if let Some(tail) = &self.tail {
