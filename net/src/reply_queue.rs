@@ -11,11 +11,10 @@
 use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Poll, Wake, Waker};
+use std::task::{Context, Poll};
 
 use protocol::limits::{SEND_BYTES_MAX, SEND_PARTS_MAX};
+use runtime::woken::Woken;
 use runtime::{SendPart, SendParts};
 
 use crate::service::Response;
@@ -42,29 +41,12 @@ pub struct ReplyQueue<R> {
     later: usize,
     /// Slots at the front that have been polled, or were ready when they came.
     polled: usize,
-    progress: Option<(Arc<Progress>, Waker)>,
-}
-
-/// What wakes the replies: notes that one of them can go on, and wakes the task.
-struct Progress {
-    woken: AtomicBool,
-    task: Waker,
-}
-
-impl Wake for Progress {
-    fn wake(self: Arc<Self>) {
-        self.wake_by_ref();
-    }
-
-    fn wake_by_ref(self: &Arc<Self>) {
-        self.woken.store(true, Ordering::Release);
-        self.task.wake_by_ref();
-    }
+    woken: Option<Woken>,
 }
 
 impl<R> Default for ReplyQueue<R> {
     fn default() -> ReplyQueue<R> {
-        ReplyQueue { slots: VecDeque::new(), bytes: 0, later: 0, polled: 0, progress: None }
+        ReplyQueue { slots: VecDeque::new(), bytes: 0, later: 0, polled: 0, woken: None }
     }
 }
 
@@ -106,13 +88,10 @@ impl<R: Future<Output = Response> + Unpin> ReplyQueue<R> {
             self.polled = self.slots.len();
             return;
         }
-        let known = self.progress.take().filter(|(progress, _)| progress.task.will_wake(context.waker()));
-        let (progress, waker) = known.unwrap_or_else(|| {
-            let progress = Arc::new(Progress { woken: AtomicBool::new(true), task: context.waker().clone() });
-            (progress.clone(), Waker::from(progress))
-        });
-        let from = if progress.woken.swap(false, Ordering::AcqRel) { 0 } else { self.polled };
-        let mut context = Context::from_waker(&waker);
+        let known = self.woken.take().filter(|woken| woken.is_of(context.waker()));
+        let woken = known.unwrap_or_else(|| Woken::new(context.waker()));
+        let from = if woken.take() { 0 } else { self.polled };
+        let mut context = Context::from_waker(woken.waker());
         for slot in self.slots.range_mut(from..) {
             let Slot::Later { reply, bytes_max } = slot else { continue };
             let bytes_max = *bytes_max;
@@ -123,7 +102,7 @@ impl<R: Future<Output = Response> + Unpin> ReplyQueue<R> {
             }
         }
         self.polled = self.slots.len();
-        self.progress = Some((progress, waker));
+        self.woken = Some(woken);
     }
 
     /// Takes the ready bytes at the front, up to the bounds of one send; empty if the front isn't ready.

@@ -12,6 +12,7 @@ pub mod env;
 pub mod local;
 pub mod transport;
 pub mod uring;
+pub mod woken;
 
 pub use clock::Monotonic;
 pub use disk::{DirectoryEntry, Disk, Durability, File, Space};

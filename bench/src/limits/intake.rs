@@ -17,7 +17,7 @@ use runtime::{Chunk, ChunkSlice, Connection, Disk, Durability, Env, File, Listen
 use crate::machine::{self, CpuTicks};
 
 const BATCH_BYTES: usize = 64 << 10;
-const RECEIVE_BYTES: usize = 1 * BATCH_BYTES;
+const RECEIVE_BYTES: usize = BATCH_BYTES;
 const WRITE_BYTES: usize = 1 << 20;
 const BATCHES_PER_WRITE: usize = WRITE_BYTES / BATCH_BYTES;
 const WRITES_IN_FLIGHT: usize = 2;

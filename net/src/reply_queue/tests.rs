@@ -1,5 +1,6 @@
 use std::cell::Cell;
 use std::rc::Rc;
+use std::task::Waker;
 
 use futures_lite::future::{block_on, poll_fn};
 use runtime::Region;
