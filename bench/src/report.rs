@@ -30,6 +30,9 @@ pub enum Verdict {
     Missed,
 }
 
+/// A missed bar is the machine's where a bare ring misses it too, and ours is no more than this times its value.
+pub const BEYOND_MACHINE_MAX: f64 = 1.3;
+
 /// What the bare machine does under the same load, where that isn't the bar's own limit.
 #[derive(Clone, Copy, Debug)]
 pub struct MachineLimit {

@@ -24,7 +24,7 @@ use crate::limits::{echo, fio};
 use crate::load::ReplyReader;
 use crate::machine::{self, Random};
 use crate::node::Run;
-use crate::report::{self, Bars, Figure, Latencies, MachineLimit};
+use crate::report::{self, BEYOND_MACHINE_MAX, Bars, Figure, Latencies, MachineLimit};
 use crate::wire::{RECORD_BYTES, Wire, fetch_body, produce_body, produced, request_frame, write_all_vectored};
 
 const RATE_PER_SECOND: f64 = 3000.0;
@@ -33,8 +33,6 @@ const SEED: u64 = 42;
 const DRAIN_LOOK_NANOS: u64 = 1_000_000;
 /// Before a record is due, the generator looks for bytes without sleeping.
 const SPIN_NANOS: u64 = 60_000;
-/// A missed bar is the machine's where the bare ring misses it too, and ours is no more than this times its value.
-const BEYOND_MACHINE_MAX: f64 = 1.3;
 /// After the last record, for the replies that are still out.
 const DRAIN_SECONDS: f64 = 30.0;
 

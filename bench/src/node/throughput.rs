@@ -8,13 +8,11 @@ use crate::limits::{fio, intake};
 use crate::load::{self, Flood, FloodConfig};
 use crate::machine::{self, CpuTicks};
 use crate::node::Run;
-use crate::report::{Bars, Figure, MachineLimit};
+use crate::report::{BEYOND_MACHINE_MAX, Bars, Figure, MachineLimit};
 use crate::wire::{self, Wire};
 
 /// Batches without a reply: 4 MiB under way.
 pub const WINDOW: usize = 64;
-/// A missed bar is the machine's where a bare ring misses it too, and ours is no more than this times its value.
-const BEYOND_MACHINE_MAX: f64 = 1.3;
 const GIB: f64 = (1u64 << 30) as f64;
 
 pub fn measure(run: &mut Run) -> Result<()> {
