@@ -12,13 +12,16 @@ use sim::scenario::{CANARIES, Scenario, Settings, capture_panics, run_seed};
 const BOTH: [Scenario; 2] = [Scenario::Storage, Scenario::Node];
 
 /// Seeds that found a bug once. They must stay good.
-const REGRESSION_SEEDS: [(Scenario, u64); 4] = [
+const REGRESSION_SEEDS: [(Scenario, u64); 6] = [
     // A killed process left names that only the kernel's memory held; the next start built on them, and a power cut took them.
     (Scenario::Storage, 1_796_013_784_157),
     (Scenario::Node, 1_796_013_784_009),
     (Scenario::Node, 1_796_013_784_040),
     // A first start was cut short behind the metadata log's directory, and the host never started again.
     (Scenario::Node, 7),
+    // A flush failed, the process was killed, and recovery took for durable what the drive still showed.
+    (Scenario::Storage, 1_883_290_181_042_199),
+    (Scenario::Node, 1_796_044_124_021),
 ];
 
 fn fresh_time() -> Duration {

@@ -30,6 +30,7 @@ mod piece;
 mod read;
 mod readahead;
 mod recovery;
+mod rewrite;
 mod seal;
 mod segment;
 mod superblock;

@@ -5,7 +5,8 @@
 //! offset is the expected one and its leader epoch isn't lower than the last; at the first that isn't, the log is cut.
 //!
 //! **No ghosts** (trap T88): segments behind the cut are removed and what lies behind it in its segment is zeroed, durably, before the log is
-//! given out. All that was accepted is flushed before it counts as flushed.
+//! given out. What was accepted and no checkpoint vouches for is written again and flushed before it counts as flushed: the process
+//! before may have been killed after a flush that failed, and a flush that follows such a one covers nothing of what it lost.
 
 use std::collections::VecDeque;
 use std::io;
@@ -29,6 +30,7 @@ use crate::log::Log;
 use crate::maintenance::prepare;
 use crate::manifest::{MANIFEST_BYTES_MAX, Manifest, ManifestError};
 use crate::readahead::{READ_BYTES_MAX, Stream};
+use crate::rewrite::write_again;
 use crate::segment::{NotedBatch, OpenSegment, SealedSegment, parse_segment_name, segment_path};
 use crate::time_index::{TIME_ENTRY_BYTES, TimeEntry};
 
@@ -146,6 +148,8 @@ struct Place {
 /// How the scan of a segment ended.
 struct End {
     position: u64,
+    /// Where the first batch starts that no checkpoint vouches for.
+    unvouched: u64,
     fault: Option<Fault>,
     /// The bytes of the last, partial block.
     partial: Box<[u8]>,
@@ -174,6 +178,7 @@ impl<E: Env> Directory<E> {
             env: &state.env,
             directory: self.log_path(log),
             log: Log::assemble(&state.env, &state.cache, state.storage.get(), log, self.log_path(log), config, Offset(0)),
+            vouched: entry.as_ref().map_or(Offset(0), |entry| entry.flushed),
             progress: RecoveryProgress::default(),
             reported: 0,
         };
@@ -192,6 +197,8 @@ struct Recovery<'a, E: Env> {
     env: &'a E,
     directory: PathBuf,
     log: Log<E>,
+    /// A checkpoint vouches for all below: it was on stable storage.
+    vouched: Offset,
     progress: RecoveryProgress,
     reported: u64,
 }
@@ -207,7 +214,6 @@ impl<E: Env> Recovery<'_, E> {
         let (sealed, mut place) = self.sealed_prefix(&files).await?;
         let unsealed = &files.logs[sealed..];
         let checkpoints = entry.as_ref().map_or(&[][..], |entry| &entry.segments);
-        let vouched = entry.as_ref().map_or(Offset(0), |entry| entry.flushed);
         self.progress.total = unsealed.iter().map(|(_, bytes)| bytes).sum();
         let mut cut = None;
         for (index, (base, bytes)) in unsealed.iter().copied().enumerate() {
@@ -218,9 +224,10 @@ impl<E: Env> Recovery<'_, E> {
             let checkpoint = checkpoints.iter().find(|checkpoint| checkpoint.base == base);
             let (mut segment, end) = self.scan_segment(base, bytes, checkpoint, &mut place, next_base, progress).await?;
             segment.set_end(end.position, bytes);
+            self.end_with_a_block(&segment, bytes).await?;
             let complete = next_base == Some(place.expected);
             if complete {
-                self.flush(&segment).await?;
+                self.make_durable(&segment, end.unvouched, end.position).await?;
                 self.log.open.push_back(segment);
                 continue;
             }
@@ -228,21 +235,23 @@ impl<E: Env> Recovery<'_, E> {
             let overlap = Fault::Offset { expected: place.expected, found: next_base.unwrap_or(place.expected) };
             let fault = end.fault.unwrap_or(overlap);
             let sealed_later = later.iter().any(|(base, _)| files.manifests.binary_search(base).is_ok());
-            if sealed_later || place.expected < vouched {
+            if sealed_later || place.expected < self.vouched {
                 // A later segment was sealed, or a checkpoint was written: what is missing was whole and on stable storage then.
                 let path = segment_path(&self.directory, base, "log");
                 return Err(RecoveryError::Damaged { path, position: end.position, fault });
             }
             self.remove_segments(later).await?;
-            self.clear_behind(&mut segment, bytes, &end.partial).await?;
+            self.clear_behind(&segment, &end.partial).await?;
+            self.make_durable(&segment, end.unvouched, block_floor(end.position)).await?;
             self.log.open.push_back(segment);
             self.log.tail.partial = end.partial;
             let torn = fault != Fault::Header(HeaderFault::Zeros) || !later.is_empty();
             cut = torn.then_some(Cut { segment: base, position: end.position, fault, segments_removed: later.len() });
             break;
         }
-        if place.expected < vouched {
-            return Err(RecoveryError::Gap { directory: self.directory.clone(), expected: place.expected, found: vouched });
+        if place.expected < self.vouched {
+            let (directory, expected, found) = (self.directory.clone(), place.expected, self.vouched);
+            return Err(RecoveryError::Gap { directory, expected, found });
         }
         if self.log.open.is_empty() {
             self.begin_segment(place.expected).await?;
@@ -344,6 +353,7 @@ impl<E: Env> Recovery<'_, E> {
         // The last entry that the checkpoint vouches for: its batch is there, or the log is damaged.
         let mut vouched = start.map(|entry| base.plus(entry.relative_offset));
         let mut position = start.map_or(0, |entry| u64::from(entry.position));
+        let mut unvouched = position;
         let source = Source { base, end: bytes, file: segment.file.clone() };
         let stream = Stream::new(source, place.expected, position);
         let cache = self.log.cache.clone();
@@ -377,6 +387,9 @@ impl<E: Env> Recovery<'_, E> {
             place.expected = header.next_offset();
             place.last_epoch = place.last_epoch.max(header.leader_epoch);
             position += in_file(header.size);
+            if place.expected <= self.vouched {
+                unvouched = position;
+            }
             scan.stream.advance(place.expected, position);
             self.report(in_file(header.size), progress);
         };
@@ -384,7 +397,7 @@ impl<E: Env> Recovery<'_, E> {
             return Err(RecoveryError::Damaged { path: segment_path(&self.directory, base, "log"), position, fault });
         }
         let partial = self.partial_block(&mut scan, position).await?;
-        Ok((segment, End { position, fault, partial }))
+        Ok((segment, End { position, unvouched, fault, partial }))
     }
 
     fn misplaced(&self, header: &BatchHeader, place: &Place) -> Option<Fault> {
@@ -470,9 +483,10 @@ impl<E: Env> Recovery<'_, E> {
         Ok(Some(read))
     }
 
-    async fn flush(&self, segment: &OpenSegment<E>) -> Result<(), RecoveryError> {
+    /// Makes the batches of `[unvouched, end)` durable, whatever a flush that failed has done to them.
+    async fn make_durable(&self, segment: &OpenSegment<E>, unvouched: u64, end: u64) -> Result<(), RecoveryError> {
         let path = segment_path(&self.directory, segment.base, "log");
-        segment.file.flush().await.map_err(Self::io_error(&path))
+        write_again(self.env, &self.log.cache, &segment.file, block_floor(unvouched), end).await.map_err(Self::io_error(&path))
     }
 
     /// Removes segments, the last first, durably.
@@ -491,16 +505,21 @@ impl<E: Env> Recovery<'_, E> {
         Ok(())
     }
 
-    /// Zeroes what lies behind the segment's end, durably.
-    async fn clear_behind(&self, segment: &mut OpenSegment<E>, bytes: u64, partial: &[u8]) -> Result<(), RecoveryError> {
+    /// A segment that was about to be sealed has its exact size already; blocks are written only where the file has them whole.
+    async fn end_with_a_block(&self, segment: &OpenSegment<E>, bytes: u64) -> Result<(), RecoveryError> {
+        if bytes.is_multiple_of(BLOCK) {
+            return Ok(());
+        }
+        let path = segment_path(&self.directory, segment.base, "log");
+        segment.file.file.allocate(block_floor(bytes), BLOCK).await.map_err(Self::io_error(&path))
+    }
+
+    /// Zeroes what lies behind the segment's end; the flush that follows makes it durable.
+    async fn clear_behind(&self, segment: &OpenSegment<E>, partial: &[u8]) -> Result<(), RecoveryError> {
         let path = segment_path(&self.directory, segment.base, "log");
         let file = &segment.file.file;
         let failed = || Self::io_error(&path);
         if !self.env.canary(Canary::RecoveryWithoutEpochCheck) {
-            if !bytes.is_multiple_of(BLOCK) {
-                file.allocate(block_floor(bytes), BLOCK).await.map_err(failed())?;
-                segment.allocated = block_ceiling(bytes);
-            }
             if !partial.is_empty() {
                 let mut block = crate::seal::take_or_wait(self.env, &self.log.cache, BLOCK_BYTES).await;
                 block.append(partial);
@@ -515,7 +534,7 @@ impl<E: Env> Recovery<'_, E> {
                 file.zero_range(from, segment.allocated - from).await.map_err(failed())?;
             }
         }
-        segment.file.flush().await.map_err(failed())
+        Ok(())
     }
 
     /// A new active segment behind sealed ones.

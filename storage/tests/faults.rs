@@ -96,6 +96,43 @@ fn t22_a_failed_flush_is_never_tried_again() {
 }
 
 #[test]
+fn t22_recovery_writes_again_what_a_failed_flush_may_have_lost() {
+    // In the active segment, and in one before it that isn't sealed.
+    for (seed, batches) in (0..20).map(|seed| (seed, if seed % 2 == 0 { 80 } else { 95 })) {
+        sim::run(seed, move |env| async move {
+            let config = LogConfig { class: DurabilityClass::Written, ..small_segments() };
+            let directory = open(&env).await;
+            let mut log = directory.create_log(LOG, config).await.unwrap();
+            for number in 0..batches {
+                append(&env, &mut log, 1, &numbered(number, 12_000)).await;
+                if number == 75 {
+                    settle(&env, &mut log).await.unwrap();
+                }
+            }
+            write(&env, &mut log).await.unwrap();
+            assert_eq!(log.written(), log.log_end());
+            env.set_disk_faults(DiskFaults { flush_errors_ppm: ALWAYS, ..DiskFaults::default() });
+            let outcome = log.begin_flush().execute().await;
+            log.finish_flush(outcome, env.now()).unwrap_err();
+            env.set_disk_faults(DiskFaults::default());
+            drop((log, directory));
+            // The drive still shows what it has lost, and the process that knew of it is gone.
+            env.crash(Crash::Kill);
+            let env = env.restart();
+            let mut log = open(&env).await.recover_log(LOG, config, |_| {}).await.unwrap().log;
+            let given_out = numbers(&mut log, Offset(0)).await;
+            assert_eq!(given_out, (0..batches).collect::<Vec<_>>());
+            assert_eq!(log.flushed(), log.log_end());
+            drop(log);
+            env.crash(Crash::PowerCut);
+            let env = env.restart();
+            let mut log = open(&env).await.recover_log(LOG, config, |_| {}).await.unwrap().log;
+            assert_eq!(numbers(&mut log, Offset(0)).await, given_out);
+        });
+    }
+}
+
+#[test]
 fn a_full_disk_refuses_appends_and_serves_on_when_space_returns() {
     sim::run(1, |env| async move {
         let directory = open(&env).await;
