@@ -1,6 +1,8 @@
 //! Why appends, reads and logs fail, with the numbers.
 
 use std::fmt;
+use std::io;
+use std::path::PathBuf;
 use std::rc::Rc;
 
 use protocol::ids::{Offset, TopicPartition};
@@ -60,7 +62,7 @@ pub struct LogFailure {
     /// Where in the segment.
     pub position: u64,
     /// What the system said.
-    pub cause: Rc<std::io::Error>,
+    pub cause: Rc<io::Error>,
 }
 
 /// Why a read failed.
@@ -100,7 +102,7 @@ pub enum ReadError {
         /// Where.
         position: u64,
         /// What the system said.
-        cause: Rc<std::io::Error>,
+        cause: Rc<io::Error>,
     },
 }
 
@@ -149,4 +151,53 @@ impl fmt::Display for Fault {
             Fault::Truncated { size, available } => write!(f, "a batch of {size} bytes with {available} left"),
         }
     }
+}
+
+/// Why a log can't be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum RecoveryError {
+    /// It isn't here.
+    #[error("there is no log {log} in {directory}")]
+    Missing {
+        /// The log.
+        log: TopicPartition,
+        /// The data directory.
+        directory: PathBuf,
+    },
+    /// A segment is missing.
+    #[error("{directory}: a segment is missing: offset {expected} must follow, the next that is known is {found}")]
+    Gap {
+        /// The log's directory.
+        directory: PathBuf,
+        /// The offset that must follow.
+        expected: Offset,
+        /// The next base offset that is there, or the end that a checkpoint vouches for.
+        found: Offset,
+    },
+    /// Bytes that were on stable storage, and vouched for, have changed.
+    #[error("{path} is damaged at byte {position}, which a checkpoint or a seal vouches for: {fault}")]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// Where.
+        position: u64,
+        /// What is wrong there.
+        fault: Fault,
+    },
+    /// A file that this version can't read.
+    #[error("{path}: {reason}")]
+    Manifest {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        reason: String,
+    },
+    /// The disk failed.
+    #[error("{path}: {cause}")]
+    Io {
+        /// The file or directory.
+        path: PathBuf,
+        /// What the system said.
+        cause: Rc<io::Error>,
+    },
 }

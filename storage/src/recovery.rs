@@ -23,7 +23,7 @@ use crate::checkpoint::{CheckpointEntry, SegmentCheckpoint};
 use crate::config::LogConfig;
 use crate::directory::Directory;
 use crate::disk_read::{Scan, Source};
-use crate::error::{Fault, ReadError};
+use crate::error::{Fault, ReadError, RecoveryError};
 use crate::header::{BATCH_HEADER_BYTES, BatchHeader, HeaderFault};
 use crate::index::{INDEX_ENTRY_BYTES, IndexEntry};
 use crate::log::Log;
@@ -88,55 +88,6 @@ pub struct Cut {
     pub fault: Fault,
     /// Later segments that were removed.
     pub segments_removed: usize,
-}
-
-/// Why a log can't be opened.
-#[derive(Debug, thiserror::Error)]
-pub enum RecoveryError {
-    /// It isn't here.
-    #[error("there is no log {log} in {directory}")]
-    Missing {
-        /// The log.
-        log: TopicPartition,
-        /// The data directory.
-        directory: PathBuf,
-    },
-    /// A segment is missing.
-    #[error("{directory}: a segment is missing: offset {expected} must follow, the next that is known is {found}")]
-    Gap {
-        /// The log's directory.
-        directory: PathBuf,
-        /// The offset that must follow.
-        expected: Offset,
-        /// The next base offset that is there, or the end that a checkpoint vouches for.
-        found: Offset,
-    },
-    /// Bytes that were on stable storage, and vouched for, have changed.
-    #[error("{path} is damaged at byte {position}, which a checkpoint or a seal vouches for: {fault}")]
-    Damaged {
-        /// The file.
-        path: PathBuf,
-        /// Where.
-        position: u64,
-        /// What is wrong there.
-        fault: Fault,
-    },
-    /// A file that this version can't read.
-    #[error("{path}: {reason}")]
-    Manifest {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        reason: String,
-    },
-    /// The disk failed.
-    #[error("{path}: {cause}")]
-    Io {
-        /// The file or directory.
-        path: PathBuf,
-        /// What the system said.
-        cause: Rc<io::Error>,
-    },
 }
 
 /// Where a scan is.
