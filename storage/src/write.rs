@@ -322,8 +322,6 @@ impl<E: Env> Log<E> {
 
     /// Notes that a run of the open segment `index` goes out.
     fn submit(&mut self, index: usize, run: Run) -> Option<Rename> {
-        let to = crate::segment::segment_path(&self.directory, self.open[index].base, "log");
-        let directory = self.directory.clone();
         let segment = &mut self.open[index];
         let written_to = block_ceiling(run.end);
         if run.from < segment.frontier && written_to > segment.frontier {
@@ -334,6 +332,8 @@ impl<E: Env> Log<E> {
         segment.submitted = run.end;
         (segment.name == Name::Prepared).then(|| {
             segment.name = Name::Renaming;
+            let to = crate::segment::segment_path(&self.directory, segment.base, "log");
+            let directory = self.directory.clone();
             Rename { from: segment.prepared_path.clone().expect("a prepared segment has a path"), to, directory }
         })
     }
