@@ -55,7 +55,8 @@ impl Drop for Awake {
     }
 }
 
-fn take_lowest_class() -> Result<()> {
+/// Puts this thread into SCHED_IDLE: whatever else wants its processor has it at once.
+pub fn take_lowest_class() -> Result<()> {
     let policy = ThreadSchedulePolicy::Normal(NormalThreadSchedulePolicy::Idle);
     set_thread_priority_and_policy(thread_native_id(), ThreadPriority::Min, policy)
         .map_err(|error| anyhow!("the class SCHED_IDLE can't be taken: {error:?}"))?;

@@ -7,6 +7,9 @@ use anyhow::{Context, Result, anyhow, bail};
 use rustix::thread::CpuSet;
 use rustix::time::{ClockId, Timespec};
 
+/// What [`settle`] waits.
+const SETTLE: Duration = Duration::from_secs(2);
+
 /// Nanoseconds of CLOCK_MONOTONIC; the same in every process.
 pub fn now_nanos() -> u64 {
     let Timespec { tv_sec, tv_nsec } = rustix::time::clock_gettime(ClockId::Monotonic);
@@ -110,6 +113,12 @@ pub fn process_cpu_seconds(pid: u32) -> Result<f64> {
 pub fn drop_caches() -> Result<()> {
     rustix::fs::sync();
     std::fs::write("/proc/sys/vm/drop_caches", "3").context("the page cache can't be dropped (root is needed)")
+}
+
+/// Waits until what files that were just removed have left to do (writes, discards) is done: a latency measured beside it is the drive's.
+pub fn settle() {
+    rustix::fs::sync();
+    sleep(SETTLE);
 }
 
 /// Fails unless the file system below `path` has room for `bytes`.

@@ -17,6 +17,18 @@ pub struct FioResult {
     pub p99_us: f64,
 }
 
+impl FioResult {
+    /// Of several runs of the same line, at least one.
+    pub fn mean(runs: &[FioResult]) -> FioResult {
+        let mean = |value: fn(&FioResult) -> f64| runs.iter().map(value).sum::<f64>() / runs.len() as f64;
+        FioResult {
+            gib_per_second: mean(|run| run.gib_per_second),
+            p50_us: mean(|run| run.p50_us),
+            p99_us: mean(|run| run.p99_us),
+        }
+    }
+}
+
 /// Durable appends of 1 MiB to a new file.
 pub const WRITE_DEVICE: &[&str] = &["--rw=write", "--bs=1m", "--iodepth=2", "--sync=dsync", "--fallocate=posix"];
 /// The same without a flush.

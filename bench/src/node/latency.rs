@@ -18,17 +18,21 @@ use rustix::io::Errno;
 use std::io::IoSlice;
 use std::time::Duration;
 
-use crate::awake::Awake;
+use crate::awake::{self, Awake};
 use crate::limits::commit::{self, CommitLoad};
+use crate::limits::fio::FioResult;
 use crate::limits::{echo, fio};
 use crate::load::ReplyReader;
 use crate::machine::{self, Random};
 use crate::node::Run;
 use crate::report::{self, BEYOND_MACHINE_MAX, Bars, Figure, Latencies, MachineLimit};
+use crate::server::Server;
 use crate::wire::{RECORD_BYTES, Wire, fetch_body, produce_body, produced, request_frame, write_all_vectored};
 
 const RATE_PER_SECOND: f64 = 3000.0;
 const SEED: u64 = 42;
+/// Limits and loads take turns so often: a drive's speed drifts within minutes, and both must see the same of it.
+const ROUNDS: u32 = 3;
 /// How often replies are looked for once all is sent.
 const DRAIN_LOOK_NANOS: u64 = 1_000_000;
 /// Before a record is due, the generator looks for bytes without sleeping.
@@ -37,31 +41,32 @@ const SPIN_NANOS: u64 = 60_000;
 const DRAIN_SECONDS: f64 = 30.0;
 
 pub fn measure(run: &mut Run) -> Result<()> {
-    let (broker_cpu, generator_cpu) = (run.args.broker_cpu, run.args.generator_cpu);
-    let awake = Awake::start(broker_cpu);
-    let echo = echo::run(broker_cpu, generator_cpu, run.sizes.echo_round_trips)?;
-    let disk = fio::run(&run.args.dir, fio::OVERWRITE_BLOCK, run.sizes.fio_block)?;
-    let bare_load = CommitLoad { rate_per_second: RATE_PER_SECOND, seed: SEED, seconds: run.sizes.latency_seconds };
-    let mut bare = commit::run(&run.args.dir, broker_cpu, bare_load)?;
+    let awake = Awake::start(run.args.broker_cpu);
     let scratch = run.scratch("latency")?;
     let server = run.start(&scratch)?;
-    let alone = load(run, &server.connect()?, "ack", None)?;
-    let tail_connection = server.connect()?;
-    let with_tail = load(run, &server.connect()?, "tail", Some(tail_connection))?;
+    let mut limits = Limits::default();
+    let mut alone = Measured::default();
+    let mut with_tail = Measured::default();
+    for round in 0..ROUNDS {
+        limits.measure(run)?;
+        machine::settle();
+        alone.load(run, &server, &format!("ack-{round}"), None)?;
+        with_tail.load(run, &server, &format!("tail-{round}"), Some(server.connect()?))?;
+    }
+    limits.measure(run)?;
+    awake.stop()?;
     server.stop()?;
     drop(scratch);
-    // Before and after, as a drive's stalls come and go.
-    bare.add(&commit::run(&run.args.dir, broker_cpu, bare_load)?)?;
-    awake.stop()?;
+    let disk = FioResult::mean(&limits.disk);
 
-    let echo = Latencies::of("echo, 1 KiB, closed loop", &echo);
+    let echo = Latencies::of("echo, 1 KiB, closed loop", &limits.echo);
     let acks = Latencies::of("durable ack", &alone.acks);
     let tail_acks = Latencies::of("durable ack beside a tail reader", &with_tail.acks);
     let end_to_end = Latencies::of("end to end at the tail reader", &with_tail.end_to_end);
     let note =
         format!("echo {:.1} + fio {:.1} us at p50, {:.1} + {:.1} at p99", echo.p50_us, disk.p50_us, echo.p99_us, disk.p99_us);
     let what = "durable ack, 1 KiB, linger 0, one connection, Poisson 3,000/s";
-    let bare = Latencies::of("bare ring: durable block, same load", &bare);
+    let bare = Latencies::of("bare ring: durable block, same load", &limits.bare);
     let allowed = |bare_us: f64, echo_us: f64| MachineLimit {
         what: "an echo, and a bare ring's durable blocks under the same load",
         value: bare_us + echo_us,
@@ -89,24 +94,64 @@ pub fn measure(run: &mut Run) -> Result<()> {
     Ok(())
 }
 
+/// What the machine does by itself.
+struct Limits {
+    echo: Histogram<u64>,
+    disk: Vec<FioResult>,
+    bare: Histogram<u64>,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits { echo: report::histogram(), disk: Vec::new(), bare: report::histogram() }
+    }
+}
+
+impl Limits {
+    /// Measures once more.
+    fn measure(&mut self, run: &Run) -> Result<()> {
+        let (broker_cpu, generator_cpu) = (run.args.broker_cpu, run.args.generator_cpu);
+        machine::settle();
+        self.echo.add(&echo::run(broker_cpu, generator_cpu, run.sizes.echo_round_trips)?)?;
+        let seconds = run.sizes.latency_seconds / f64::from(ROUNDS + 1);
+        let load = CommitLoad { rate_per_second: RATE_PER_SECOND, seed: SEED, seconds };
+        self.bare.add(&commit::run(&run.args.dir, broker_cpu, load)?)?;
+        self.disk.push(fio::run(&run.args.dir, fio::OVERWRITE_BLOCK, run.sizes.fio_block)?);
+        Ok(())
+    }
+}
+
 struct Measured {
     acks: Histogram<u64>,
     end_to_end: Histogram<u64>,
 }
 
-fn load(run: &Run, wire: &Wire, topic: &str, tail: Option<Wire>) -> Result<Measured> {
-    let mut control = Wire::connect(wire.stream.peer_addr()?)?;
-    let topic = control.create_topic(topic, &[("durability", "device")])?;
-    let wire = Wire::connect(wire.stream.peer_addr()?)?;
-    let (warm_up, seconds) = (run.sizes.latency_warm_up_seconds, run.sizes.latency_seconds);
-    let thread = machine::spawn_pinned(run.args.generator_cpu, move || {
-        // Sleeps end when they are due, not 50 us later.
-        rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1)).context("timer slack")?;
-        let mut generator = Generator::new(wire, topic, tail)?;
-        generator.run(warm_up, seconds)?;
-        Ok(Measured { acks: generator.acks, end_to_end: generator.end_to_end })
-    });
-    machine::joined(thread)
+impl Default for Measured {
+    fn default() -> Measured {
+        Measured { acks: report::histogram(), end_to_end: report::histogram() }
+    }
+}
+
+impl Measured {
+    /// Runs the load once more, on a new topic.
+    fn load(&mut self, run: &Run, server: &Server, topic: &str, tail: Option<Wire>) -> Result<()> {
+        let topic = server.connect()?.create_topic(topic, &[("durability", "device")])?;
+        let mut generator = Generator::new(server.connect()?, topic, tail)?;
+        let (warm_up, seconds) = (run.sizes.latency_warm_up_seconds, run.sizes.latency_seconds / f64::from(ROUNDS));
+        let thread = machine::spawn_pinned(run.args.generator_cpu, move || {
+            // Sleeps end when they are due, not 50 us later.
+            rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1)).context("timer slack")?;
+            // It looks away its last microseconds before each record; the kernel's workers that finish durable writes on this
+            // processor go first.
+            awake::take_lowest_class()?;
+            generator.run(warm_up, seconds)?;
+            Ok(Measured { acks: generator.acks, end_to_end: generator.end_to_end })
+        });
+        let measured = machine::joined(thread)?;
+        self.acks.add(&measured.acks)?;
+        self.end_to_end.add(&measured.end_to_end)?;
+        Ok(())
+    }
 }
 
 struct Generator {
