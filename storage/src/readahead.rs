@@ -119,6 +119,20 @@ impl<E: Env> Stream<E> {
         }
     }
 
+    /// What [`Stream::advance`] to `position` gives back: whole reads, and where they start.
+    pub(crate) fn passed(&self, position: u64) -> impl Iterator<Item = (u64, ChunkSlice)> + '_ {
+        let passed = self.buffers.iter().take_while(move |buffer| buffer.position + buffer.length <= position);
+        passed.filter_map(|buffer| match &buffer.state {
+            State::Read(slice) => Some((buffer.position, slice.clone())),
+            State::Reading(_) => None,
+        })
+    }
+
+    /// Where what is buffered starts.
+    pub(crate) fn buffered_from(&self) -> u64 {
+        self.buffers.front().map_or_else(|| block_floor(self.position), |buffer| buffer.position)
+    }
+
     /// Bytes asked for so far reach up to here.
     fn requested_to(&self) -> u64 {
         self.buffers.back().map_or(block_floor(self.position), |buffer| buffer.position + buffer.length)

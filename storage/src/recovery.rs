@@ -30,7 +30,7 @@ use crate::log::Log;
 use crate::maintenance::prepare;
 use crate::manifest::{MANIFEST_BYTES_MAX, Manifest, ManifestError};
 use crate::readahead::{READ_BYTES_MAX, Stream};
-use crate::rewrite::write_again;
+use crate::rewrite::Rewriter;
 use crate::segment::{NotedBatch, OpenSegment, SealedSegment, parse_segment_name, segment_path};
 use crate::time_index::{TIME_ENTRY_BYTES, TimeEntry};
 
@@ -97,13 +97,15 @@ struct Place {
 }
 
 /// How the scan of a segment ended.
-struct End {
+struct End<E: Env> {
     position: u64,
     /// Where the first batch starts that no checkpoint vouches for.
     unvouched: u64,
     fault: Option<Fault>,
     /// The bytes of the last, partial block.
     partial: Box<[u8]>,
+    /// Writes the whole blocks again.
+    again: Rewriter<E>,
 }
 
 struct Files {
@@ -175,10 +177,13 @@ impl<E: Env> Recovery<'_, E> {
             let checkpoint = checkpoints.iter().find(|checkpoint| checkpoint.base == base);
             let (mut segment, end) = self.scan_segment(base, bytes, checkpoint, &mut place, next_base, progress).await?;
             segment.set_end(end.position, bytes);
-            self.end_with_a_block(&segment, bytes).await?;
             let complete = next_base == Some(place.expected);
             if complete {
-                self.make_durable(&segment, end.unvouched, end.position).await?;
+                if end.unvouched < end.position {
+                    self.end_with_a_block(&segment, bytes).await?;
+                    self.write_partial(&segment, &end.partial).await?;
+                }
+                end.again.finish().await.map_err(self.log_error(base))?;
                 self.log.open.push_back(segment);
                 continue;
             }
@@ -192,8 +197,9 @@ impl<E: Env> Recovery<'_, E> {
                 return Err(RecoveryError::Damaged { path, position: end.position, fault });
             }
             self.remove_segments(later).await?;
+            self.end_with_a_block(&segment, bytes).await?;
             self.clear_behind(&segment, &end.partial).await?;
-            self.make_durable(&segment, end.unvouched, block_floor(end.position)).await?;
+            end.again.finish().await.map_err(self.log_error(base))?;
             self.log.open.push_back(segment);
             self.log.tail.partial = end.partial;
             let torn = fault != Fault::Header(HeaderFault::Zeros) || !later.is_empty();
@@ -212,6 +218,14 @@ impl<E: Env> Recovery<'_, E> {
         self.log.offsets = crate::log::Offsets { log_start, flushed: end, written: end, log_end: end };
         self.log.last_epoch = place.last_epoch;
         Ok(cut)
+    }
+
+    fn log_file(&self, base: Offset) -> PathBuf {
+        segment_path(&self.directory, base, "log")
+    }
+
+    fn log_error(&self, base: Offset) -> impl FnOnce(io::Error) -> RecoveryError + use<E> {
+        Self::io_error(&self.log_file(base))
     }
 
     fn io_error(path: &Path) -> impl FnOnce(io::Error) -> RecoveryError + use<E> {
@@ -294,7 +308,7 @@ impl<E: Env> Recovery<'_, E> {
         place: &mut Place,
         next_base: Option<Offset>,
         progress: &mut impl FnMut(RecoveryProgress),
-    ) -> Result<(OpenSegment<E>, End), RecoveryError> {
+    ) -> Result<(OpenSegment<E>, End<E>), RecoveryError> {
         let interval = self.log.config.index_interval_bytes;
         let mut segment = OpenSegment::new(self.env, &self.directory, base, None, interval, &self.log.metrics);
         let start = match checkpoint {
@@ -309,6 +323,7 @@ impl<E: Env> Recovery<'_, E> {
         let stream = Stream::new(source, place.expected, position);
         let cache = self.log.cache.clone();
         let mut scan = Scan { env: self.env, cache: &cache, stream, read_ahead: true, since_yield: 0 };
+        let mut again = Rewriter::new(self.env, &segment.file);
         self.progress.total -= position.min(self.progress.total);
         let fault = loop {
             if next_base.is_some_and(|next| place.expected >= next) {
@@ -317,7 +332,7 @@ impl<E: Env> Recovery<'_, E> {
             let header = match batch_or_fault(&mut scan, position).await {
                 Ok(Ok(header)) => header,
                 Ok(Err(fault)) => break Some(fault),
-                Err(cause) => return Err(RecoveryError::Io { path: segment_path(&self.directory, base, "log"), cause }),
+                Err(cause) => return Err(RecoveryError::Io { path: self.log_file(base), cause }),
             };
             if let Some(last_offset) = vouched {
                 if header.last_offset() != last_offset {
@@ -341,14 +356,16 @@ impl<E: Env> Recovery<'_, E> {
             if place.expected <= self.vouched {
                 unvouched = position;
             }
+            again.pass(&scan.stream, block_floor(unvouched), position).await.map_err(self.log_error(base))?;
             scan.stream.advance(place.expected, position);
             self.report(in_file(header.size), progress);
         };
         if let (Some(_), Some(fault)) = (vouched, fault) {
-            return Err(RecoveryError::Damaged { path: segment_path(&self.directory, base, "log"), position, fault });
+            return Err(RecoveryError::Damaged { path: self.log_file(base), position, fault });
         }
-        let partial = self.partial_block(&mut scan, position).await?;
-        Ok((segment, End { position, unvouched, fault, partial }))
+        again.rest(&scan.stream, block_floor(unvouched), block_floor(position)).await.map_err(self.log_error(base))?;
+        let partial = partial_block(&scan, position);
+        Ok((segment, End { position, unvouched, fault, partial, again }))
     }
 
     fn misplaced(&self, header: &BatchHeader, place: &Place) -> Option<Fault> {
@@ -367,23 +384,6 @@ impl<E: Env> Recovery<'_, E> {
             self.reported = self.progress.scanned;
             progress(self.progress);
         }
-    }
-
-    /// The bytes of the last block that belong to the log.
-    async fn partial_block(&self, scan: &mut Scan<'_, E>, position: u64) -> Result<Box<[u8]>, RecoveryError> {
-        let block = block_floor(position);
-        let length = in_memory(position - block);
-        if length == 0 {
-            return Ok(Box::default());
-        }
-        let path = segment_path(&self.directory, scan.stream.source.base, "log");
-        let chunk = crate::seal::take_or_wait(self.env, scan.cache, BLOCK_BYTES).await;
-        let (result, chunk) = scan.stream.source.file.file.read(chunk, block, BLOCK_BYTES).await;
-        result.map_err(Self::io_error(&path))?;
-        let bytes = chunk.as_bytes().get(..length);
-        bytes
-            .map(Box::from)
-            .ok_or_else(|| Self::io_error(&path)(io::Error::new(io::ErrorKind::UnexpectedEof, "the file got shorter")))
     }
 
     /// Takes over the index entries that the checkpoint vouches for; the last of them. `None`: the segment is scanned whole.
@@ -434,12 +434,6 @@ impl<E: Env> Recovery<'_, E> {
         Ok(Some(read))
     }
 
-    /// Makes the batches of `[unvouched, end)` durable, whatever a flush that failed has done to them.
-    async fn make_durable(&self, segment: &OpenSegment<E>, unvouched: u64, end: u64) -> Result<(), RecoveryError> {
-        let path = segment_path(&self.directory, segment.base, "log");
-        write_again(self.env, &self.log.cache, &segment.file, block_floor(unvouched), end).await.map_err(Self::io_error(&path))
-    }
-
     /// Removes segments, the last first, durably.
     async fn remove_segments(&self, segments: &[(Offset, u64)]) -> Result<(), RecoveryError> {
         let disk = self.env.disk();
@@ -461,29 +455,33 @@ impl<E: Env> Recovery<'_, E> {
         if bytes.is_multiple_of(BLOCK) {
             return Ok(());
         }
-        let path = segment_path(&self.directory, segment.base, "log");
-        segment.file.file.allocate(block_floor(bytes), BLOCK).await.map_err(Self::io_error(&path))
+        segment.file.file.allocate(block_floor(bytes), BLOCK).await.map_err(self.log_error(segment.base))
+    }
+
+    /// Writes the last, partial block again, with zeros behind its bytes.
+    async fn write_partial(&self, segment: &OpenSegment<E>, partial: &[u8]) -> Result<(), RecoveryError> {
+        if partial.is_empty() {
+            return Ok(());
+        }
+        let mut block = crate::seal::take_or_wait(self.env, &self.log.cache, BLOCK_BYTES).await;
+        block.append(partial);
+        let padding = BLOCK_BYTES - partial.len();
+        block.writable()[..padding].fill(0);
+        block.publish(padding);
+        let position = segment.appended - in_file(partial.len());
+        segment.file.file.write(block.freeze(), position, Durability::Device).await.map_err(self.log_error(segment.base))
     }
 
     /// Zeroes what lies behind the segment's end; the flush that follows makes it durable.
     async fn clear_behind(&self, segment: &OpenSegment<E>, partial: &[u8]) -> Result<(), RecoveryError> {
-        let path = segment_path(&self.directory, segment.base, "log");
-        let file = &segment.file.file;
-        let failed = || Self::io_error(&path);
-        if !self.env.canary(Canary::RecoveryWithoutEpochCheck) {
-            if !partial.is_empty() {
-                let mut block = crate::seal::take_or_wait(self.env, &self.log.cache, BLOCK_BYTES).await;
-                block.append(partial);
-                let padding = BLOCK_BYTES - partial.len();
-                block.writable()[..padding].fill(0);
-                block.publish(padding);
-                let position = segment.appended - in_file(partial.len());
-                file.write(block.freeze(), position, Durability::Device).await.map_err(failed())?;
-            }
-            let from = block_ceiling(segment.appended);
-            if from < segment.allocated {
-                file.zero_range(from, segment.allocated - from).await.map_err(failed())?;
-            }
+        if self.env.canary(Canary::RecoveryWithoutEpochCheck) {
+            return Ok(());
+        }
+        self.write_partial(segment, partial).await?;
+        let from = block_ceiling(segment.appended);
+        if from < segment.allocated {
+            let zeroed = segment.file.file.zero_range(from, segment.allocated - from).await;
+            zeroed.map_err(self.log_error(segment.base))?;
         }
         Ok(())
     }
@@ -532,6 +530,15 @@ impl NotedBatch {
             size: header.size,
         }
     }
+}
+
+/// The bytes of the last block that belong to the log; batches end there, so they have been read and checked.
+fn partial_block<E: Env>(scan: &Scan<'_, E>, position: u64) -> Box<[u8]> {
+    let block = block_floor(position);
+    let mut bytes = vec![0; in_memory(position - block)].into_boxed_slice();
+    let copied = scan.stream.copy(block, &mut bytes);
+    assert!(copied == bytes.len(), "the block of a batch that was just checked is in memory");
+    bytes
 }
 
 /// The whole, checked batch at `position`, or what is wrong there; waits for memory.

@@ -1,63 +1,80 @@
-//! A range of a file is written again, as it is read, and flushed.
+//! What a recovery has read and checked is written again, at its place, and flushed.
 //!
 //! A drive shows what it has in its cache. After a flush that failed it may show bytes that no later flush makes durable, and a process that
-//! is killed then takes the knowledge of it along. Only a new write puts such bytes under the next flush.
+//! is killed then takes the knowledge of it along. Only a new write puts such bytes under the next flush. The bytes written are the
+//! ones that were checked: they aren't read a second time.
 
+use std::collections::VecDeque;
 use std::io;
 
-use futures_lite::future::zip;
-use runtime::{Durability, Env, File};
+use runtime::local::{OnceReceiver, once};
+use runtime::{ChunkSlice, Durability, Env, File};
+use smallvec::SmallVec;
 
-use crate::blocks::{BLOCK, block_ceiling, in_memory};
-use crate::cache::ChunkCache;
+use crate::blocks::{in_file, in_memory};
 use crate::file::SegmentFile;
-use crate::readahead::READ_BYTES_MAX;
-use crate::seal::take_or_wait;
+use crate::readahead::Stream;
 
-/// Pieces under way at once.
-const LANES: u64 = 4;
+/// Writes under way at once; each holds what was read in one piece.
+const WRITES_MAX: usize = 4;
 
-/// Writes the blocks of `[from, to)` again, each at its place, and flushes. The file has them whole, and nobody else writes there meanwhile.
-///
-/// # Errors
-/// What the disk says; the range is then as durable as it was, at most.
-pub(crate) async fn write_again<E: Env>(
-    env: &E,
-    cache: &ChunkCache,
-    file: &SegmentFile<E>,
-    from: u64,
-    to: u64,
-) -> io::Result<()> {
-    let range = Range { env, cache, file, from, to };
-    let ((one, two), (three, four)) = zip(zip(range.lane(0), range.lane(1)), zip(range.lane(2), range.lane(3))).await;
-    one.and(two).and(three).and(four)?;
-    file.flush().await
+/// Writes again what a scan of a segment has passed. Dropped early, writes under way end by themselves: they change nothing.
+pub(crate) struct Rewriter<E: Env> {
+    env: E,
+    file: SegmentFile<E>,
+    under_way: VecDeque<OnceReceiver<io::Result<()>>>,
 }
 
-struct Range<'a, E: Env> {
-    env: &'a E,
-    cache: &'a ChunkCache,
-    file: &'a SegmentFile<E>,
-    from: u64,
-    to: u64,
-}
+impl<E: Env> Rewriter<E> {
+    pub(crate) fn new(env: &E, file: &SegmentFile<E>) -> Rewriter<E> {
+        Rewriter { env: env.clone(), file: file.clone(), under_way: VecDeque::new() }
+    }
 
-impl<E: Env> Range<'_, E> {
-    /// Every [`LANES`]th piece.
-    async fn lane(&self, lane: u64) -> io::Result<()> {
-        let mut position = self.from + lane * READ_BYTES_MAX;
-        while position < self.to {
-            let length = in_memory(READ_BYTES_MAX.min(block_ceiling(self.to) - position));
-            let chunk = take_or_wait(self.env, self.cache, length).await;
-            let (result, chunk) = self.file.file.read(chunk, position, length).await;
-            if result? < length {
-                return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the file got shorter"));
+    /// Writes what the stream gives back when it goes on to `position`: all from the block at `from` on.
+    pub(crate) async fn pass(&mut self, stream: &Stream<E>, from: u64, position: u64) -> io::Result<()> {
+        let passed: SmallVec<[(u64, ChunkSlice); 2]> = stream.passed(position).collect();
+        for (start, slice) in passed {
+            let skipped = in_memory(from.saturating_sub(start)).min(slice.len());
+            if skipped < slice.len() {
+                self.write(slice.slice(skipped..slice.len()), start.max(from)).await?;
             }
-            self.file.file.write(chunk.freeze(), position, Durability::Written).await?;
-            position += LANES * READ_BYTES_MAX;
+        }
+        Ok(())
+    }
+
+    /// Writes what the stream still has of `[from, to)`, whole blocks.
+    pub(crate) async fn rest(&mut self, stream: &Stream<E>, from: u64, to: u64) -> io::Result<()> {
+        let mut position = from.max(stream.buffered_from());
+        let parts: SmallVec<[ChunkSlice; 2]> = stream.parts(position, to).collect();
+        for part in parts {
+            let length = in_file(part.len());
+            self.write(part, position).await?;
+            position += length;
+        }
+        Ok(())
+    }
+
+    /// Ends once all of it is on stable storage.
+    pub(crate) async fn finish(mut self) -> io::Result<()> {
+        self.settle(0).await?;
+        self.file.flush().await
+    }
+
+    async fn write(&mut self, data: ChunkSlice, position: u64) -> io::Result<()> {
+        self.settle(WRITES_MAX - 1).await?;
+        let (sender, receiver) = once();
+        let file = self.file.file.clone();
+        self.env.spawn(async move { sender.send(file.write(data, position, Durability::Written).await) });
+        self.under_way.push_back(receiver);
+        Ok(())
+    }
+
+    /// Waits until at most so many writes are under way.
+    async fn settle(&mut self, writes_max: usize) -> io::Result<()> {
+        while self.under_way.len() > writes_max {
+            let Some(first) = self.under_way.pop_front() else { break };
+            first.await.unwrap_or_else(|| Err(io::Error::other("the write was given up")))?;
         }
         Ok(())
     }
 }
-
-const _: () = assert!(READ_BYTES_MAX.is_multiple_of(BLOCK));

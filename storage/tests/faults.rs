@@ -97,10 +97,11 @@ fn t22_a_failed_flush_is_never_tried_again() {
 
 #[test]
 fn t22_recovery_writes_again_what_a_failed_flush_may_have_lost() {
-    // In the active segment, and in one before it that isn't sealed.
-    for (seed, batches) in (0..20).map(|seed| (seed, if seed % 2 == 0 { 80 } else { 95 })) {
+    // In the active segment, in one before it that isn't sealed, and in what recovery reads in two pieces.
+    let cases = [(80, small_segments()), (95, small_segments()), (95, LogConfig::default())];
+    for (seed, (batches, segments)) in (0..30).zip(cases.into_iter().cycle()) {
         sim::run(seed, move |env| async move {
-            let config = LogConfig { class: DurabilityClass::Written, ..small_segments() };
+            let config = LogConfig { class: DurabilityClass::Written, ..segments };
             let directory = open(&env).await;
             let mut log = directory.create_log(LOG, config).await.unwrap();
             for number in 0..batches {
