@@ -193,8 +193,7 @@ impl<E: Env> Recovery<'_, E> {
             let sealed_later = later.iter().any(|(base, _)| files.manifests.binary_search(base).is_ok());
             if sealed_later || place.expected < self.vouched {
                 // A later segment was sealed, or a checkpoint was written: what is missing was whole and on stable storage then.
-                let path = segment_path(&self.directory, base, "log");
-                return Err(RecoveryError::Damaged { path, position: end.position, fault });
+                return Err(RecoveryError::Damaged { path: self.log_file(base), position: end.position, fault });
             }
             self.remove_segments(later).await?;
             self.end_with_a_block(&segment, bytes).await?;
@@ -292,7 +291,7 @@ impl<E: Env> Recovery<'_, E> {
         let metrics = self.log.metrics();
         for (index, (base, size)) in files.logs[..sealed].iter().copied().enumerate() {
             let end = if index + 1 < sealed { files.logs[index + 1].0 } else { place.expected };
-            let file = self.env.disk().file(segment_path(&self.directory, base, "log"), false);
+            let file = self.env.disk().file(self.log_file(base), false);
             let file = crate::file::SegmentFile::new(file, metrics.clone());
             self.log.sealed.push_back(SealedSegment { base, end, size, file, max_timestamp: None });
         }
@@ -488,7 +487,7 @@ impl<E: Env> Recovery<'_, E> {
 
     /// A new active segment behind sealed ones.
     async fn begin_segment(&mut self, base: Offset) -> Result<(), RecoveryError> {
-        let path = segment_path(&self.directory, base, "log");
+        let path = self.log_file(base);
         let metrics = self.log.metrics();
         prepare(self.env, &path, &self.directory, NEW_SEGMENT_BYTES, &metrics).await.map_err(Self::io_error(&path))?;
         let interval = self.log.config.index_interval_bytes;
