@@ -12,7 +12,7 @@ use sim::scenario::{CANARIES, Scenario, Settings, capture_panics, run_seed};
 const BOTH: [Scenario; 2] = [Scenario::Storage, Scenario::Node];
 
 /// Seeds that found a bug once. They must stay good.
-const REGRESSION_SEEDS: [(Scenario, u64); 6] = [
+const REGRESSION_SEEDS: [(Scenario, u64); 7] = [
     // A killed process left names that only the kernel's memory held; the next start built on them, and a power cut took them.
     (Scenario::Storage, 1_796_013_784_157),
     (Scenario::Node, 1_796_013_784_009),
@@ -22,6 +22,8 @@ const REGRESSION_SEEDS: [(Scenario, u64); 6] = [
     // A flush failed, the process was killed, and recovery took for durable what the drive still showed.
     (Scenario::Storage, 1_883_290_181_042_199),
     (Scenario::Node, 1_796_044_124_021),
+    // The scenario's own consumer forgot what one request had read when the next one failed.
+    (Scenario::Node, 1_796_056_823_037),
 ];
 
 fn fresh_time() -> Duration {

@@ -54,16 +54,19 @@ async fn fetch(shared: &Rc<Shared>, session: &Session, places: &mut BTreeMap<Str
         return Ok(());
     }
     let max_wait_ms = u32::try_from(stream.below(200)).expect("small");
+    let mut lost = Vec::new();
+    // What was read is settled whole before the next request, which may fail.
     for (name, next) in fetch_once(shared, session, &asked, max_wait_ms).await? {
         match next {
             Some(position) => places.get_mut(&name).expect("it was asked for").position = position,
-            None => {
-                // The class `written` loses its end at a power cut; the consumer starts anew from there.
-                let partition = session.partitions.iter().find(|partition| partition.name == name).expect("it was asked for");
-                let latest = session.offset(partition, OffsetSpec::Latest).await?;
-                places.insert(name, Place { consumer: shared.number(), position: latest });
-            }
+            None => lost.push(name),
         }
+    }
+    for name in lost {
+        // The class `written` loses its end at a power cut; the consumer starts anew from there.
+        let partition = session.partitions.iter().find(|partition| partition.name == name).expect("it was asked for");
+        let latest = session.offset(partition, OffsetSpec::Latest).await?;
+        places.insert(name, Place { consumer: shared.number(), position: latest });
     }
     Ok(())
 }
