@@ -18,7 +18,7 @@ const FETCH_BYTES: u32 = 8 << 20;
 const SENT_BYTES: usize = 64 << 20;
 
 pub fn measure(run: &mut Run) -> Result<()> {
-    let disk = fio::run(&run.args.dir, fio::READ, run.sizes.fio)?.gib_per_second;
+    let disk = fio::run(&run.args.dir, run.args.broker_cpu, fio::READ, run.sizes.fio)?.gib_per_second;
     let load = SendLoad { sockets: 1, range_bytes: SENT_BYTES, seconds: run.sizes.send_seconds };
     let wire = send::run(run.args.broker_cpu, run.args.generator_cpu, load)?;
     let scratch = run.scratch("catch-up")?;

@@ -32,7 +32,7 @@ const GIB: f64 = (1u64 << 30) as f64;
 pub fn measure(run: &mut Run) -> Result<()> {
     let load = SendLoad { sockets: READERS, range_bytes: CACHED_BYTES, seconds: run.sizes.send_seconds };
     let sends = send::run(run.args.broker_cpu, run.args.generator_cpu, load)?;
-    let disk = fio::run(&run.args.dir, fio::WRITE_DEVICE, run.sizes.fio)?.gib_per_second;
+    let disk = fio::run(&run.args.dir, run.args.broker_cpu, fio::WRITE_DEVICE, run.sizes.fio)?.gib_per_second;
     let scratch = run.scratch("fan-out")?;
     let server = run.start(&scratch)?;
     let mut wire = server.connect()?;

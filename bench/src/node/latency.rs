@@ -1,7 +1,7 @@
 //! Durable acknowledgements of single records, and the same records at a tail reader, under a Poisson load on a schedule.
 //!
-//! One thread on the generator's processor sleeps until something is due: it sends each record at its intended time, or as soon
-//! after it as it can, and takes replies and fetched records as they come. Every latency counts from the *intended* time, so a stall of the broker is
+//! One thread on the generator's processor sends each record at its intended time, or as soon after it as it can, and takes replies and fetched
+//! records as they come. It looks for a reply as long as one is out, and sleeps else until something is due. Every latency counts from the *intended* time, so a stall of the broker is
 //! seen by all records that were due meanwhile. The intended time travels in the record (nanoseconds of CLOCK_MONOTONIC).
 
 use std::collections::VecDeque;
@@ -116,7 +116,7 @@ impl Limits {
         let seconds = run.sizes.latency_seconds / f64::from(ROUNDS + 1);
         let load = CommitLoad { rate_per_second: RATE_PER_SECOND, seed: SEED, seconds };
         self.bare.add(&commit::run(&run.args.dir, broker_cpu, load)?)?;
-        self.disk.push(fio::run(&run.args.dir, fio::OVERWRITE_BLOCK, run.sizes.fio_block)?);
+        self.disk.push(fio::run(&run.args.dir, run.args.broker_cpu, fio::OVERWRITE_BLOCK, run.sizes.fio_block)?);
         Ok(())
     }
 }
@@ -227,14 +227,16 @@ impl Generator {
         }
     }
 
-    /// Sleeps until the time has nearly come or a socket has bytes; the last of it is looked away, or each record would be late by a
-    /// wake-up. The kernel's workers that finish durable writes run on this processor too, and a thread that only spins keeps it from them.
+    /// Sleeps until the time has nearly come; the last of it is looked away, or each record would be late by a wake-up. So is the time of a
+    /// reply: a processor that halted meanwhile would add its own wake-up to the broker's latency. It must sleep between, though: with both
+    /// processors never halting, a host's quota runs out and everything stands still to the end of its period.
     fn wait_until(&self, due_nanos: u64) -> Result<()> {
         let left_nanos = due_nanos.saturating_sub(machine::now_nanos());
         if left_nanos == 0 {
             return Ok(());
         }
-        let limit = Timespec::try_from(Duration::from_nanos(left_nanos.saturating_sub(SPIN_NANOS)))?;
+        let sleep_nanos = if self.in_flight.is_empty() { left_nanos.saturating_sub(SPIN_NANOS) } else { 0 };
+        let limit = Timespec::try_from(Duration::from_nanos(sleep_nanos))?;
         let mut sockets = Vec::with_capacity(2);
         sockets.push(PollFd::new(&self.wire.stream, PollFlags::IN));
         if let Some(tail) = &self.tail {

@@ -36,7 +36,7 @@ struct Measured {
 }
 
 fn measure_class(run: &mut Run, class: &str, name: &'static str, line: &[&str]) -> Result<Measured> {
-    let before = fio::run(&run.args.dir, line, run.sizes.fio)?.gib_per_second;
+    let before = fio::run(&run.args.dir, run.args.broker_cpu, line, run.sizes.fio)?.gib_per_second;
     let bare = |run: &Run| {
         let (broker_cpu, generator_cpu) = (run.args.broker_cpu, run.args.generator_cpu);
         intake::run(&run.args.dir, broker_cpu, generator_cpu, run.sizes.intake_bytes, WINDOW)
@@ -53,7 +53,7 @@ fn measure_class(run: &mut Run, class: &str, name: &'static str, line: &[&str]) 
     server.stop()?;
     drop(scratch);
     let bare_after = bare(run)?;
-    let after = fio::run(&run.args.dir, line, run.sizes.fio)?.gib_per_second;
+    let after = fio::run(&run.args.dir, run.args.broker_cpu, line, run.sizes.fio)?.gib_per_second;
 
     let gib = flood.bytes as f64 / GIB;
     let what = format!("{gib:.1} GiB produced, class {class}, one partition, 1 KiB records in 64 KiB batches");
