@@ -383,7 +383,12 @@ impl State {
 
     fn enter(&mut self) {
         self.enters += 1;
-        check_enter(self.uring.submit());
+        let (submitter, mut queue, _) = self.uring.split();
+        queue.sync();
+        let waiting = u32::try_from(queue.len()).expect("a ring is small");
+        // SAFETY: no argument is passed; the entries of the queue point to what the operations' slots own.
+        let entered = unsafe { submitter.enter::<libc::sigset_t>(waiting, 0, GET_EVENTS, None) };
+        check_enter(entered);
     }
 }
 
@@ -444,6 +449,7 @@ pub(super) fn build(entries: u32) -> io::Result<IoUring> {
         .setup_single_issuer()
         .setup_coop_taskrun()
         .setup_taskrun_flag()
+        .setup_defer_taskrun()
         .setup_submit_all()
         .setup_clamp()
         .setup_cqsize(entries.saturating_mul(4))
@@ -512,6 +518,8 @@ fn translate_number(submission: Submission, registered: bool) -> squeue::Entry {
     }
 }
 
+/// IORING_ENTER_GETEVENTS: what has ended is taken in with each entry; with DEFER_TASKRUN nothing else takes it in.
+const GET_EVENTS: u32 = 1;
 /// IORING_RECVSEND_POLL_FIRST: wait for bytes before the first try.
 const RECEIVE_POLL_FIRST: u16 = 1;
 /// IORING_SEND_ZC_REPORT_USAGE: the notification says whether the kernel copied.
