@@ -8,6 +8,10 @@ pub(super) fn read_i32(bytes: &mut &[u8]) -> Option<i32> {
         *bytes = rest;
         return Some(unzigzag_32(u32::from(first)));
     }
+    if let Some((raw, rest)) = read_two(first, rest) {
+        *bytes = rest;
+        return Some(unzigzag_32(raw));
+    }
     let (raw, rest) = read_long(bytes, 5)?;
     *bytes = rest;
     u32::try_from(raw).ok().map(unzigzag_32)
@@ -24,6 +28,13 @@ pub(super) fn read_i64(bytes: &mut &[u8]) -> Option<i64> {
     let (raw, rest) = read_long(bytes, 10)?;
     *bytes = rest;
     Some(unzigzag_64(raw))
+}
+
+/// Two bytes: the lengths and offset deltas of nearly all records that one doesn't hold.
+#[inline]
+fn read_two(first: u8, rest: &[u8]) -> Option<(u32, &[u8])> {
+    let (&second, rest) = rest.split_first()?;
+    (second < 0x80).then(|| (u32::from(first & 0x7f) | u32::from(second) << 7, rest))
 }
 
 fn read_long(bytes: &[u8], bytes_max: usize) -> Option<(u64, &[u8])> {
