@@ -74,6 +74,18 @@ pub enum OpenPartitionError {
         /// Why.
         cause: RecoveryError,
     },
+    /// Its log holds batches of a leader epoch that the partition hasn't reached: the metadata log is older than the log.
+    #[error(
+        "the log of partition {partition} ends in leader epoch {found}, the partition is in {allowed}; was an older metadata log restored?"
+    )]
+    EpochAhead {
+        /// The partition.
+        partition: TopicPartition,
+        /// The epoch of the log's last batch.
+        found: LeaderEpoch,
+        /// The partition's epoch; the log's may be up to it.
+        allowed: LeaderEpoch,
+    },
     /// The disk failed.
     #[error("partition {partition}: {cause}")]
     Io {
@@ -90,9 +102,10 @@ pub enum OpenPartitionError {
 impl WireError for OpenPartitionError {
     fn code(&self) -> ErrorCode {
         match self {
-            OpenPartitionError::UnknownDirectory { .. } | OpenPartitionError::Recovery { .. } | OpenPartitionError::Io { .. } => {
-                ErrorCode::KafkaStorageError
-            }
+            OpenPartitionError::UnknownDirectory { .. }
+            | OpenPartitionError::Recovery { .. }
+            | OpenPartitionError::EpochAhead { .. }
+            | OpenPartitionError::Io { .. } => ErrorCode::KafkaStorageError,
             OpenPartitionError::Open { .. } => ErrorCode::TopicAlreadyExists,
             OpenPartitionError::Unknown { .. } => ErrorCode::UnknownTopicOrPartition,
             OpenPartitionError::Stopping => ErrorCode::NotLeaderOrFollower,
@@ -136,11 +149,14 @@ impl<E: Env> Shard<E> {
         let directory = self.check_place(place)?;
         let recovered = directory.recover_log(partition, log_config(&config), progress).await;
         let Recovered { log, cut, scanned } = recovered.map_err(|cause| OpenPartitionError::Recovery { partition, cause })?;
-        let leader_epoch = if place.leader_epoch == NO_EPOCH {
-            LeaderEpoch(log.last_epoch().0.checked_add(1).expect("a log outlives few of its 2^31 epochs"))
-        } else {
-            place.leader_epoch
+        let found = log.last_epoch();
+        let leader_epoch = match place.leader_epoch {
+            NO_EPOCH => found.0.checked_add(1).map(LeaderEpoch),
+            // What is appended under a lower epoch than the log's last would be cut by the next recovery.
+            leader_epoch => (leader_epoch >= found).then_some(leader_epoch),
         };
+        let leader_epoch =
+            leader_epoch.ok_or(OpenPartitionError::EpochAhead { partition, found, allowed: place.leader_epoch })?;
         self.serve(PartitionPlace { leader_epoch, ..place }, config, log)?;
         Ok(OpenedPartition { cut, scanned_bytes: scanned })
     }

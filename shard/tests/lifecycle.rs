@@ -9,8 +9,9 @@ use cluster::metadata::TopicConfig;
 use cluster::replica::Acks;
 use common::*;
 use protocol::error::{ErrorCode, WireError};
-use protocol::ids::Offset;
+use protocol::ids::{LeaderEpoch, Offset};
 use runtime::Env;
+use shard::{OpenPartitionError, PartitionPlace};
 use sim::run;
 
 #[test]
@@ -84,6 +85,24 @@ fn what_a_stop_has_flushed_is_there_after_the_next_start() {
         assert_eq!(core.produce(0, &batch_of(&[b"c"])).await.unwrap().base_offset, Offset(2));
         let again = core.shard.open_partition(core.place(0), TopicConfig::default(), |_| {}).await.unwrap_err();
         assert_eq!(again.code(), ErrorCode::TopicAlreadyExists);
+    });
+}
+
+#[test]
+fn a_log_ahead_of_its_partition_s_epoch_is_refused() {
+    run(4, async |env| {
+        let core = start_with(&env, 1).await;
+        core.produce(0, &batch_of(&[b"a"])).await.unwrap();
+        core.shard.stop().await;
+        env.crash(sim::Crash::PowerCut);
+        let env = env.restart();
+        let core = start(&env).await;
+        // As after an older metadata log was restored: what is appended in the lower epoch, the next recovery would cut.
+        let place = PartitionPlace { leader_epoch: LeaderEpoch(EPOCH.0 - 1), ..core.place(0) };
+        let error = core.shard.open_partition(place, TopicConfig::default(), |_| {}).await.unwrap_err();
+        assert!(matches!(error, OpenPartitionError::EpochAhead { found: EPOCH, .. }), "{error}");
+        assert_eq!(error.code(), ErrorCode::KafkaStorageError);
+        core.shard.open_partition(core.place(0), TopicConfig::default(), |_| {}).await.unwrap();
     });
 }
 
