@@ -130,7 +130,7 @@ impl<E: Env> Directory<E> {
         let mut recovery = Recovery {
             env: &state.env,
             directory: self.log_path(log),
-            log: Log::assemble(&state.env, &state.cache, state.storage.get(), log, self.log_path(log), config, Offset(0)),
+            log: Log::assemble(state, log, self.log_path(log), config, Offset(0)),
             vouched: entry.as_ref().map_or(Offset(0), |entry| entry.flushed),
             progress: RecoveryProgress::default(),
             reported: 0,
@@ -213,7 +213,11 @@ impl<E: Env> Recovery<'_, E> {
             self.begin_segment(place.expected).await?;
         }
         let end = place.expected;
-        let log_start = entry.map_or(first, |entry| entry.log_start).clamp(first, end);
+        let log_start = entry.map_or(first, |entry| entry.log_start);
+        if log_start < first || end < first {
+            return Err(RecoveryError::Gap { directory: self.directory.clone(), expected: log_start.min(end), found: first });
+        }
+        let log_start = log_start.min(end);
         self.log.offsets = crate::log::Offsets { log_start, flushed: end, written: end, log_end: end };
         self.log.last_epoch = place.last_epoch;
         Ok(cut)
@@ -396,10 +400,12 @@ impl<E: Env> Recovery<'_, E> {
         if persisted.entries == 0 {
             return Ok(None);
         }
-        let index = self.read_index("index", segment.base, persisted.entries * INDEX_ENTRY_BYTES, persisted.entries_crc).await?;
-        let times = self
-            .read_index("timeindex", segment.base, persisted.time_entries * TIME_ENTRY_BYTES, persisted.time_entries_crc)
-            .await?;
+        let bytes = persisted.entries.checked_mul(INDEX_ENTRY_BYTES);
+        let (Some(bytes), Some(time_bytes)) = (bytes, persisted.time_entries.checked_mul(TIME_ENTRY_BYTES)) else {
+            return Ok(None);
+        };
+        let index = self.read_index("index", segment.base, bytes, persisted.entries_crc).await?;
+        let times = self.read_index("timeindex", segment.base, time_bytes, persisted.time_entries_crc).await?;
         let (Some(index), Some(times)) = (index, times) else { return Ok(None) };
         let entries: Vec<IndexEntry> = index.as_chunks().0.iter().map(|bytes| IndexEntry::from_bytes(*bytes)).collect();
         let times: Vec<TimeEntry> = times.as_chunks().0.iter().map(|bytes| TimeEntry::from_bytes(*bytes)).collect();

@@ -293,6 +293,46 @@ fn t23_small_files_survive_a_power_cut_whole() {
 }
 
 #[test]
+fn a_log_that_a_checkpoint_knows_and_that_is_gone_is_not_made_anew() {
+    sim::run(1, |env| async move {
+        checkpointed(&env).await;
+        let path = root().join("topics").join(LOG.topic.to_string()).join(LOG.partition.to_string());
+        for entry in env.disk().list(&path).await.unwrap() {
+            env.disk().remove_file(&path.join(entry.name)).await.unwrap();
+        }
+        env.crash(Crash::Kill);
+        let directory = open(&env.restart()).await;
+        let error = directory.create_log(LOG, LogConfig::default()).await.err().unwrap();
+        assert!(error.kind() == std::io::ErrorKind::InvalidData && error.to_string().contains("a checkpoint knows"), "{error}");
+    });
+}
+
+#[test]
+fn a_log_whose_first_segment_is_gone_is_refused() {
+    sim::run(1, |env| async move {
+        let directory = open(&env).await;
+        let mut log = directory.create_log(LOG, small_segments()).await.unwrap();
+        for number in 0..300 {
+            append(&env, &mut log, 1, &numbered(number, 9000)).await;
+        }
+        settle(&env, &mut log).await.unwrap();
+        directory.write_checkpoint(BrokerEpoch(1), vec![log.checkpoint_entry()]).await.unwrap();
+        drop((log, directory));
+        env.crash(Crash::Kill);
+        let env = env.restart();
+        let path = root().join("topics").join(LOG.topic.to_string()).join(LOG.partition.to_string());
+        let mut names: Vec<_> = env.disk().list(&path).await.unwrap().into_iter().map(|entry| entry.name).collect();
+        names.sort();
+        for name in names.iter().filter(|name| name.starts_with(&names[0][..20])) {
+            env.disk().remove_file(&path.join(name)).await.unwrap();
+        }
+        let result = open(&env).await.recover_log(LOG, small_segments(), |_| {}).await;
+        let error = result.err().unwrap();
+        assert!(matches!(error, RecoveryError::Gap { expected: Offset(0), .. }), "{error}");
+    });
+}
+
+#[test]
 fn a_foreign_directory_is_refused_by_name() {
     sim::run(1, |env| async move {
         env.disk().create_directory(&root()).await.unwrap();
