@@ -40,6 +40,8 @@ impl<E: Env> Shard<E> {
                 if index % PARTITIONS_PER_TURN == PARTITIONS_PER_TURN - 1 {
                     self.env().yield_now().await;
                 }
+                self.settle(cell, |state, purgatory, woken| state.check_log(purgatory, woken));
+                self.watch_crowding(cell);
                 self.start_maintenance(cell);
             }
             round += 1;

@@ -246,9 +246,11 @@ impl<E: Env> Partition<E> {
         !self.deferred.is_empty()
     }
 
-    /// Whether batches wait for room, or so much waits to be written that no more should come.
+    /// Whether batches wait for room, or so much waits to be written that no more should come. What a stopped log hasn't written will never
+    /// be, and nobody waits for it.
     pub(crate) fn is_crowded(&self) -> bool {
-        !self.deferred.is_empty() || self.log.unwritten_bytes() > UNWRITTEN_BYTES_BEFORE_BACK_PRESSURE
+        let crowded = !self.deferred.is_empty() || self.log.unwritten_bytes() > UNWRITTEN_BYTES_BEFORE_BACK_PRESSURE;
+        crowded && self.writes_on()
     }
 
     // Writes.
@@ -275,13 +277,13 @@ impl<E: Env> Partition<E> {
     /// Whether bytes wait to be written and no outcome is awaited that would bring the next write.
     pub(crate) fn is_stalled(&self) -> bool {
         let idle = self.writes_in_flight == 0 && !self.maintenance_running;
-        idle && self.is_serving_or_stopping() && self.log.unwritten_bytes() > 0
+        idle && self.writes_on() && self.log.unwritten_bytes() > 0
     }
 
     /// Whether no plan is out and everything is written that still will be.
     pub(crate) fn is_quiet(&self) -> bool {
         let idle = self.writes_in_flight == 0 && !self.maintenance_running;
-        idle && (self.log.unwritten_bytes() == 0 || !self.is_serving_or_stopping())
+        idle && (self.log.unwritten_bytes() == 0 || !self.writes_on())
     }
 
     fn settle_progress(&mut self, purgatory: &mut Purgatory, woken: &mut Woken) {
@@ -491,6 +493,18 @@ impl<E: Env> Partition<E> {
             Condition::Deleted => Err(ProduceError::Deleted { partition: self.name }),
             Condition::Stopping => Err(ProduceError::Stopping),
         }
+    }
+
+    /// Answers everything with why, if the log has stopped since: another one of its directory has failed.
+    pub(crate) fn check_log(&mut self, purgatory: &mut Purgatory, woken: &mut Woken) {
+        if let Err(failure) = self.log.check_running() {
+            self.close(Condition::Stopped(failure), purgatory, woken);
+        }
+    }
+
+    /// Whether what is appended will still be written.
+    fn writes_on(&self) -> bool {
+        self.is_serving_or_stopping() && self.log.failure().is_none()
     }
 
     fn is_serving_or_stopping(&self) -> bool {

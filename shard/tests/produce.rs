@@ -188,9 +188,34 @@ fn too_few_in_sync_replicas_refuse_acks_all_only() {
 }
 
 #[test]
-fn t22_a_failed_write_stops_its_partition_and_no_other() {
+fn t22_a_failed_durable_write_stops_every_partition_of_its_directory() {
+    run(7, async |env| {
+        let core = start_with(&env, 3).await;
+        for index in 0..3 {
+            core.produce(index, &batch_of(&[b"before"])).await.unwrap();
+        }
+        env.set_disk_faults(DiskFaults { write_errors_ppm: 1_000_000, ..DiskFaults::default() });
+        assert_eq!(core.produce(0, &batch_of(&[b"lost"])).await.unwrap_err().code(), ErrorCode::KafkaStorageError);
+        core.heal_disk();
+        // The write's flush may be what failed, and with it what others have written: their next flush would not tell.
+        let refused = core.append(1, &batch_of(&[b"after"]), Acks::All).err().unwrap();
+        assert!(matches!(refused, ProduceError::Stopped(_)), "{refused}");
+        // One that nobody asks for anything is told too.
+        core.sleep(Duration::from_secs(3)).await;
+        assert_eq!(core.shard.metrics().stopped_partitions, 3);
+        assert_eq!(core.fetch(long_poll(2, 0)).await[0].as_ref().unwrap_err().code(), ErrorCode::KafkaStorageError);
+        let report = core.shard.stop().await;
+        assert_eq!((report.flushed, report.failed.len()), (0, 3));
+    });
+}
+
+#[test]
+fn t22_a_failed_write_without_a_flush_stops_its_partition_and_no_other() {
     run(8, async |env| {
-        let core = start_with(&env, 2).await;
+        let core = start(&env).await;
+        for index in 0..2 {
+            core.create(index, TopicConfig { durability: DurabilityClass::Written, ..TopicConfig::default() }).await;
+        }
         core.produce(0, &batch_of(&[b"before"])).await.unwrap();
         core.produce(1, &batch_of(&[b"before"])).await.unwrap();
         env.set_disk_faults(DiskFaults { write_errors_ppm: 1_000_000, ..DiskFaults::default() });

@@ -34,7 +34,7 @@ pub struct DiskFaults {
     pub write_errors_ppm: u64,
     /// A read fails with EIO.
     pub read_errors_ppm: u64,
-    /// A flush fails with EIO; what it should have covered may be lost for good.
+    /// A flush fails with EIO; what it should have covered may be lost for good, and so may what other files of the disk have written.
     pub flush_errors_ppm: u64,
     /// An operation on names or small files fails with EIO.
     pub name_errors_ppm: u64,

@@ -93,9 +93,7 @@ impl<E: Env> Log<E> {
 
     /// Whether the batch may be appended, and whether a new segment has to begin for it.
     fn check_append(&mut self, header: &BatchHeader, size: usize, wall: Timestamp) -> Result<bool, AppendError> {
-        if let Some(failure) = &self.failure {
-            return Err(AppendError::Stopped(failure.clone()));
-        }
+        self.check_running().map_err(AppendError::Stopped)?;
         if size > BATCH_BYTES_CEILING || size != header.size {
             return Err(AppendError::TooLarge { bytes: size.max(header.size), allowed: BATCH_BYTES_CEILING });
         }

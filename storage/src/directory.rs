@@ -17,7 +17,7 @@ use runtime::{Disk, Env};
 use crate::cache::ChunkCache;
 use crate::checkpoint::{CHECKPOINT_BYTES_MAX, Checkpoint, CheckpointEntry};
 use crate::config::{LogConfig, StorageConfig};
-use crate::log::Log;
+use crate::log::{DirectoryFailure, Log};
 use crate::maintenance::prepare;
 use crate::segment::segment_path;
 use crate::superblock::{FORMAT_VERSION, SMALL_FILE_BYTES_MAX, Superblock, SuperblockError, decode_marker, encode_marker};
@@ -115,6 +115,8 @@ pub(crate) struct State<E: Env> {
     checkpoint_ended: Notify,
     /// What the last checkpoint says, of logs that aren't open too.
     entries: RefCell<BTreeMap<TopicPartition, CheckpointEntry>>,
+    /// What has stopped its logs.
+    failure: DirectoryFailure,
 }
 
 impl<E: Env> Clone for Directory<E> {
@@ -183,6 +185,7 @@ impl<E: Env> Directory<E> {
             checkpoint_running: Cell::new(false),
             checkpoint_ended: Notify::new(),
             entries: RefCell::new(entries),
+            failure: DirectoryFailure::default(),
         })))
     }
 
@@ -244,7 +247,7 @@ impl<E: Env> Directory<E> {
     /// Makes a new, empty log, durably.
     ///
     /// # Errors
-    /// What the disk says; `AlreadyExists` if it is there.
+    /// What the disk says; `AlreadyExists` if it is there; `InvalidData` if a checkpoint says that it was, and that records were in it.
     pub async fn create_log(&self, log: TopicPartition, config: LogConfig) -> io::Result<Log<E>> {
         let state = &*self.0;
         let disk = state.env.disk();
@@ -257,10 +260,15 @@ impl<E: Env> Directory<E> {
                 format!("the log {log} exists in {}", state.path.display()),
             ));
         }
+        if let Some(lost) = self.checkpoint_entry(log).filter(|entry| entry.flushed > base) {
+            let (path, flushed) = (directory.display(), lost.flushed);
+            let message = format!("{path}: no segment is left of the log {log}, which a checkpoint knows up to offset {flushed}");
+            return Err(io::Error::new(io::ErrorKind::InvalidData, message));
+        }
         let path = segment_path(&directory, base, "log");
         let allocated = FIRST_SEGMENT_BYTES.min(config.segment_bytes.next_multiple_of(crate::blocks::BLOCK));
         prepare(&state.env, &path, &directory, allocated, &state.cache.metrics()).await?;
-        let mut created = Log::assemble(&state.env, &state.cache, state.storage.get(), log, directory, config, base);
+        let mut created = Log::assemble(state, log, directory, config, base);
         created.active_mut().allocated = allocated;
         Ok(created)
     }
@@ -308,9 +316,12 @@ impl<E: Env> Directory<E> {
     /// Writes this core's checkpoint, with these entries of open logs; what it said of others stays. One after the other.
     ///
     /// # Errors
-    /// What the disk says; the checkpoint before it counts then.
+    /// What the disk says, or that a log here has failed, since what others take for flushed may be lost; the checkpoint before it counts then.
     pub async fn write_checkpoint(&self, broker_epoch: BrokerEpoch, entries: Vec<CheckpointEntry>) -> io::Result<()> {
         let state = &*self.0;
+        if let Some(failure) = &*state.failure.borrow() {
+            return Err(io::Error::new(failure.cause.kind(), failure.to_string()));
+        }
         state.entries.borrow_mut().extend(entries.into_iter().map(|entry| (entry.log, entry)));
         // Two at once would overwrite both files, and a power cut could tear both.
         while state.checkpoint_running.get() {
@@ -320,12 +331,15 @@ impl<E: Env> Directory<E> {
         state.checkpoint_running.set(true);
         let turn = CheckpointTurn(state);
         let sequence = state.checkpoint_sequence.get() + 1;
-        state.checkpoint_sequence.set(sequence);
         let letter = if sequence.is_multiple_of(2) { 'a' } else { 'b' };
         let path = state.path.join(format!("checkpoint-{}.{letter}", state.core));
         let entries = state.entries.borrow().values().cloned().collect();
         let bytes = Checkpoint { sequence, broker_epoch, entries }.encode();
         let result = state.env.disk().overwrite_file(&path, bytes).await;
+        if result.is_ok() {
+            // After a failure the next one takes the same file: the other holds the last that counts.
+            state.checkpoint_sequence.set(sequence);
+        }
         drop(turn);
         result
     }
@@ -399,24 +413,22 @@ async fn write_superblock<E: Env>(env: &E, path: &Path, request: &OpenRequest) -
 impl<E: Env> Log<E> {
     /// An empty log whose active segment's file exists.
     pub(crate) fn assemble(
-        env: &E,
-        cache: &ChunkCache,
-        storage: StorageConfig,
+        state: &State<E>,
         name: TopicPartition,
         directory: PathBuf,
         config: LogConfig,
         base: Offset,
     ) -> Log<E> {
-        let metrics = cache.metrics();
-        let active = crate::segment::OpenSegment::new(env, &directory, base, None, config.index_interval_bytes, &metrics);
+        let metrics = state.cache.metrics();
+        let active = crate::segment::OpenSegment::new(&state.env, &directory, base, None, config.index_interval_bytes, &metrics);
         Log {
-            env: env.clone(),
+            env: state.env.clone(),
             name,
             directory,
             config,
-            storage,
-            cache: cache.clone(),
-            cache_key: cache.register(),
+            storage: state.storage.get(),
+            cache: state.cache.clone(),
+            cache_key: state.cache.register(),
             metrics,
             offsets: crate::log::Offsets { log_start: base, flushed: base, written: base, log_end: base },
             last_epoch: LeaderEpoch(-1),
@@ -431,6 +443,7 @@ impl<E: Env> Log<E> {
             streams: Default::default(),
             wants_checkpoint: Default::default(),
             failure: None,
+            directory_failure: state.failure.clone(),
         }
     }
 

@@ -4,9 +4,10 @@
 //! `begin_append` (in memory, offset assigned) -> `begin_write` -> `finish_write` (written, flushed).
 //!
 //! Invariants: `log_start <= flushed <= written <= log_end`; none goes back. Segments follow each other without a gap.
-//! Everything not yet written lies in `tail`. A failure is final.
+//! Everything not yet written lies in `tail`. A failure is final, and stops all logs of the directory, but for that of a write without a flush: a
+//! drive whose flush has failed may have lost what others wrote before, and their own flushes succeed all the same.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -58,7 +59,12 @@ pub struct Log<E: Env> {
     /// Whether a checkpoint would shorten the next recovery by much.
     pub(crate) wants_checkpoint: Cell<bool>,
     pub(crate) failure: Option<LogFailure>,
+    /// The first failure of any log of the directory.
+    pub(crate) directory_failure: DirectoryFailure,
 }
+
+/// What has stopped the logs of a directory, shared by them.
+pub(crate) type DirectoryFailure = Rc<RefCell<Option<LogFailure>>>;
 
 /// The offsets of a log.
 #[derive(Clone, Copy, Debug, Default)]
@@ -217,11 +223,39 @@ impl<E: Env> Log<E> {
         self.env.canary(Canary::IndexOneEntryBehind)
     }
 
-    /// Stops the log; the first failure stays.
+    /// Stops the log, and all logs of its directory; the first failure stays.
     pub(crate) fn fail(&mut self, operation: &'static str, place: (Offset, u64), cause: io::Error) -> LogFailure {
+        let failure = self.fail_alone(operation, place, cause);
+        self.directory_failure.borrow_mut().get_or_insert_with(|| failure.clone());
+        failure
+    }
+
+    /// Stops this log, where no flush was concerned; the first failure stays.
+    pub(crate) fn fail_alone(&mut self, operation: &'static str, place: (Offset, u64), cause: io::Error) -> LogFailure {
         let failure = LogFailure { log: self.name, operation, segment: place.0, position: place.1, cause: Rc::new(cause) };
         tracing::error!(log = %self.name, %failure, "a log has stopped");
         self.failure.get_or_insert(failure).clone()
+    }
+
+    /// Ends with the failure of this log or of another one of its directory, if there was any.
+    ///
+    /// # Errors
+    /// Then: the log has stopped.
+    pub fn check_running(&mut self) -> Result<(), LogFailure> {
+        if let Some(failure) = &self.failure {
+            return Err(failure.clone());
+        }
+        let Some(first) = self.directory_failure.borrow().clone() else { return Ok(()) };
+        let active = self.active();
+        let failure = LogFailure {
+            log: self.name,
+            operation: "another log of its directory",
+            segment: active.base,
+            position: active.written,
+            cause: Rc::new(io::Error::new(first.cause.kind(), first.to_string())),
+        };
+        self.failure = Some(failure.clone());
+        Err(failure)
     }
 }
 

@@ -62,6 +62,8 @@ enum Work<E: Env> {
         file: SegmentFile<E>,
         from: u64,
         to: u64,
+        /// Where a batch that waits ends.
+        needed_to: u64,
         directory: PathBuf,
     },
     /// Create and allocate the file of the next segment.
@@ -69,6 +71,8 @@ enum Work<E: Env> {
         path: PathBuf,
         directory: PathBuf,
         bytes: u64,
+        /// Bytes of a batch that waits.
+        needed: u64,
         metrics: Metrics,
     },
     /// Write zeros.
@@ -140,16 +144,16 @@ impl<E: Env> MaintenancePlan<E> {
     pub async fn execute(self) -> MaintenanceOutcome {
         let env = self.env;
         match self.work {
-            Work::Extend { base, file, from, to, directory } => {
-                let to = bounded_by_space(&env, &directory, from, to).await;
+            Work::Extend { base, file, from, to, needed_to, directory } => {
+                let to = bounded_by_space(&env, &directory, from, to, needed_to).await;
                 let mut result = file.file.allocate(from, to - from).await;
                 if result.is_ok() {
-                    result = file.flush().await;
+                    result = file.flush().await.map_err(no_lack_of_space);
                 }
                 MaintenanceOutcome { done: Done::Extend { base, to }, result }
             }
-            Work::Prepare { path, directory, bytes, metrics } => {
-                let bytes = bounded_by_space(&env, &directory, 0, bytes).await;
+            Work::Prepare { path, directory, bytes, needed, metrics } => {
+                let bytes = bounded_by_space(&env, &directory, 0, bytes, needed).await;
                 let result = prepare(&env, &path, &directory, bytes, &metrics).await;
                 MaintenanceOutcome { done: Done::Prepare { path, bytes }, result }
             }
@@ -184,11 +188,11 @@ impl<E: Env> MaintenancePlan<E> {
     }
 }
 
-/// The end of an allocation, kept to a part of the free space.
-async fn bounded_by_space<E: Env>(env: &E, directory: &std::path::Path, from: u64, to: u64) -> u64 {
+/// The end of an allocation, kept to a part of the free space, but never below what a batch waits for: if that doesn't fit, the disk says so.
+async fn bounded_by_space<E: Env>(env: &E, directory: &std::path::Path, from: u64, to: u64, needed_to: u64) -> u64 {
     let Ok(space) = env.disk().space(directory).await else { return to };
     let allowed = block_floor(space.available / SPACE_DIVISOR).max(256 << 10);
-    to.min(from + allowed)
+    to.min((from + allowed).max(needed_to))
 }
 
 /// Creates a file of allocated, unwritten blocks, durably.
@@ -201,15 +205,21 @@ pub(crate) async fn prepare<E: Env>(
 ) -> io::Result<()> {
     let file = SegmentFile::<E>::new(env.disk().file(path.to_path_buf(), true), metrics.clone());
     file.file.allocate(0, bytes).await?;
-    file.flush().await?;
+    file.flush().await.map_err(no_lack_of_space)?;
     file.file.close();
-    env.disk().sync_directory(directory).await
+    env.disk().sync_directory(directory).await.map_err(no_lack_of_space)
+}
+
+/// A flush may fail with ENOSPC too (delayed allocation, quotas). Then something is lost, and it isn't to be tried again: only what an
+/// allocation says is a lack of space.
+fn no_lack_of_space(error: io::Error) -> io::Error {
+    io::Error::other(format!("flush: {error}"))
 }
 
 impl<E: Env> Log<E> {
     /// The next piece of maintenance, if one is due and none is under way.
     pub fn begin_maintenance(&mut self, now: Monotonic, wall: Timestamp) -> Option<MaintenancePlan<E>> {
-        if self.failure.is_some() {
+        if self.check_running().is_err() {
             return None;
         }
         self.rate.advance(now, &self.storage);
@@ -283,9 +293,7 @@ impl<E: Env> Log<E> {
         self.maintenance.last_flush = now;
         let place = flushed.positions.first().copied().unwrap_or((self.active().base, 0));
         result.map_err(|cause| self.fail("flush", place, cause))?;
-        if let Some(failure) = &self.failure {
-            return Err(failure.clone());
-        }
+        self.check_running()?;
         for (base, position) in flushed.positions {
             if let Some(segment) = self.open_segment(base) {
                 segment.flushed = segment.flushed.max(position);
@@ -347,6 +355,7 @@ impl<E: Env> Log<E> {
                 file: active.file.clone(),
                 from: active.allocated,
                 to,
+                needed_to: block_ceiling(self.demand.allocated),
                 directory: self.directory.clone(),
             };
             return Some(work);
@@ -361,7 +370,8 @@ impl<E: Env> Log<E> {
             let path = self.directory.join(PREPARED_NAME);
             // A smaller one under the same name is made larger: nothing may roll into it meanwhile.
             self.prepared = None;
-            return Some(Work::Prepare { path, directory: self.directory.clone(), bytes, metrics: self.metrics.clone() });
+            let (directory, metrics) = (self.directory.clone(), self.metrics.clone());
+            return Some(Work::Prepare { path, directory, bytes, needed: block_ceiling(needed), metrics });
         }
         None
     }

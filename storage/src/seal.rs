@@ -219,6 +219,7 @@ impl<E: Env> Log<E> {
 
     pub(crate) fn finish_persist(&mut self, persisted: Persisted, result: io::Result<()>) -> Result<(), LogFailure> {
         result.map_err(|cause| self.fail("persisting indexes", (persisted.base, 0), cause))?;
+        self.check_running()?;
         if let Some(segment) = self.open_segment(persisted.base) {
             segment.persisted = persisted.persisted;
             segment.flushed = segment.flushed.max(persisted.written);
@@ -265,6 +266,7 @@ impl<E: Env> Log<E> {
 
     pub(crate) fn finish_seal(&mut self, sealed: Sealed, result: io::Result<()>) -> Result<(), LogFailure> {
         result.map_err(|cause| self.fail("sealing", (sealed.base, 0), cause))?;
+        self.check_running()?;
         let segment = self.open.pop_front().expect("the sealed segment is the oldest open one");
         assert!(segment.base == sealed.base, "segments are sealed in order");
         let end = self.open.front().expect("the active segment stays").base;

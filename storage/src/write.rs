@@ -167,7 +167,7 @@ impl<E: Env> Log<E> {
     /// The next write, if there is something to write and it may go out now. Ask again until it says no, and again after each
     /// [`Log::finish_write`].
     pub fn begin_write(&mut self, now: runtime::Monotonic) -> Option<WritePlan<E>> {
-        if self.failure.is_some() || self.writer.in_flight.len() >= WRITES_IN_FLIGHT_PER_PARTITION_MAX {
+        if self.check_running().is_err() || self.writer.in_flight.len() >= WRITES_IN_FLIGHT_PER_PARTITION_MAX {
             return None;
         }
         self.rate.advance(now, &self.storage);
@@ -204,7 +204,10 @@ impl<E: Env> Log<E> {
         let (base, end) = (self.writer.in_flight[index].segment, self.writer.in_flight[index].end);
         if let Err(cause) = outcome.result {
             self.writer.in_flight.remove(index);
-            return Err(self.fail("write", (base, end), cause));
+            return Err(match outcome.flushed {
+                true => self.fail("write", (base, end), cause),
+                false => self.fail_alone("write", (base, end), cause),
+            });
         }
         self.writer.in_flight[index].done = Some(Done { flushed: outcome.flushed });
         if outcome.renamed {
@@ -212,9 +215,7 @@ impl<E: Env> Log<E> {
             segment.name = Name::Own;
             segment.prepared_path = None;
         }
-        if let Some(failure) = &self.failure {
-            return Err(failure.clone());
-        }
+        self.check_running()?;
         while let Some((write, done)) = self.writer.in_flight.front().and_then(|write| Some((write, write.done?))) {
             let (base, end) = (write.segment, write.end);
             self.writer.in_flight.pop_front();

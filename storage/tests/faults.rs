@@ -4,10 +4,10 @@
 mod support;
 
 use protocol::batch::BatchView;
-use protocol::ids::{DurabilityClass, Offset};
+use protocol::ids::{BrokerEpoch, DurabilityClass, Offset, PartitionIndex, TopicPartition};
 use runtime::{Disk, Durability, Env, File};
-use sim::{Crash, DiskFaults};
-use storage::{AppendError, Fault, FlushPolicy, LogConfig, ReadError, ReadRequest, StorageConfig};
+use sim::{Crash, DiskFaults, SimEnv};
+use storage::{AppendError, Directory, Fault, FlushPolicy, Log, LogConfig, ReadError, ReadRequest, StorageConfig};
 use support::*;
 
 const ALWAYS: u64 = 1_000_000;
@@ -129,6 +129,113 @@ fn t22_recovery_writes_again_what_a_failed_flush_may_have_lost() {
             let env = env.restart();
             let mut log = open(&env).await.recover_log(LOG, config, |_| {}).await.unwrap().log;
             assert_eq!(numbers(&mut log, Offset(0)).await, given_out);
+        });
+    }
+}
+
+#[test]
+fn t22_a_failed_flush_stops_every_log_of_its_directory() {
+    for seed in 0..20 {
+        sim::run(seed, |env| async move {
+            let directory = open(&env).await;
+            let config = LogConfig { class: DurabilityClass::Written, ..LogConfig::default() };
+            let names = [0, 1, 2].map(|partition| TopicPartition { partition: PartitionIndex(partition), ..LOG });
+            let mut failing = directory.create_log(names[0], config).await.unwrap();
+            let mut other = directory.create_log(names[1], config).await.unwrap();
+            let mut durable = directory.create_log(names[2], LogConfig::default()).await.unwrap();
+            for log in [&mut failing, &mut other] {
+                append(&env, log, 1, &numbered(1, 9000)).await;
+                write(&env, log).await.unwrap();
+            }
+            append(&env, &mut durable, 1, &numbered(1, 9000)).await;
+            // Out when the flush fails; what it has written may be in the drive's cache, and its own flush come afterwards.
+            let out = durable.begin_write(env.now()).unwrap();
+            env.set_disk_faults(DiskFaults { flush_errors_ppm: ALWAYS, ..DiskFaults::default() });
+            let outcome = failing.begin_flush().execute().await;
+            failing.finish_flush(outcome, env.now()).unwrap_err();
+            env.set_disk_faults(DiskFaults::default());
+
+            let out = out.execute().await;
+            durable.finish_write(out).unwrap_err();
+            assert_eq!(durable.progress().flushed, Offset(0));
+            let outcome = other.begin_flush().execute().await;
+            let failure = other.finish_flush(outcome, env.now()).unwrap_err();
+            assert!(failure.to_string().contains(&names[0].to_string()), "{failure}");
+            assert_eq!(other.flushed(), Offset(0));
+            let bytes = numbered(2, 100);
+            let (batch, _) = BatchView::split(&bytes).unwrap();
+            assert!(matches!(other.begin_append(&batch, stamp(&env, 1)), Err(AppendError::Stopped(_))));
+            assert!(other.begin_maintenance(env.now(), env.wall_clock()).is_none());
+            let entries = vec![other.checkpoint_entry()];
+            directory.write_checkpoint(BrokerEpoch(1), entries).await.unwrap_err();
+            // Another directory goes on: it may lie on another drive.
+            let elsewhere = Directory::open(&env, "/elsewhere".into(), request(&env)).await.unwrap();
+            let mut log = elsewhere.create_log(LOG, LogConfig::default()).await.unwrap();
+            append(&env, &mut log, 1, &numbered(3, 100)).await;
+            settle(&env, &mut log).await.unwrap();
+            assert_eq!(log.flushed(), Offset(1));
+        });
+    }
+}
+
+#[test]
+fn t23_checkpoints_that_fail_leave_the_last_one_that_counts() {
+    for seed in 0..40 {
+        sim::run(seed, |env| async move {
+            let directory = open(&env).await;
+            let mut log = directory.create_log(LOG, LogConfig::default()).await.unwrap();
+            for number in 0..60 {
+                append(&env, &mut log, 1, &numbered(number, 9000)).await;
+            }
+            settle(&env, &mut log).await.unwrap();
+            env.sleep(std::time::Duration::from_secs(60)).await;
+            settle(&env, &mut log).await.unwrap();
+            // Checkpoints of several blocks, each of which the next one changes.
+            let mut others = Vec::new();
+            for partition in 1..120 {
+                let name = TopicPartition { partition: PartitionIndex(partition), ..LOG };
+                others.push(directory.create_log(name, LogConfig::default()).await.unwrap());
+            }
+            let entries = |log: &Log<SimEnv>, others: &[Log<SimEnv>]| -> Vec<_> {
+                others.iter().chain([log]).map(Log::checkpoint_entry).collect()
+            };
+            directory.write_checkpoint(BrokerEpoch(1), entries(&log, &others)).await.unwrap();
+            for other in &mut others {
+                append(&env, other, 1, &numbered(0, 100)).await;
+                settle(&env, other).await.unwrap();
+            }
+            // Each of these may fail before its bytes are written or before they are flushed; the power then goes.
+            env.set_disk_faults(DiskFaults { name_errors_ppm: ALWAYS * 3 / 4, ..DiskFaults::default() });
+            let mut failed = 0;
+            while failed < 6 {
+                let result = directory.write_checkpoint(BrokerEpoch(1), entries(&log, &others)).await;
+                failed = if result.is_err() { failed + 1 } else { 0 };
+            }
+            drop(others);
+            env.set_disk_faults(DiskFaults::default());
+            drop((log, directory));
+            env.crash(Crash::PowerCut);
+            let env = env.restart();
+            let recovered = open(&env).await.recover_log(LOG, LogConfig::default(), |_| {}).await.unwrap();
+            assert!(recovered.scanned < 8 * 9200, "no checkpoint counted: {} bytes were scanned", recovered.scanned);
+        });
+    }
+}
+
+#[test]
+fn a_batch_larger_than_a_part_of_the_free_space_is_taken_if_it_fits() {
+    for (free, fits) in [(3 << 20, true), (400 << 10, false)] {
+        sim::run(1, move |env| async move {
+            let directory = open(&env).await;
+            let mut log = directory.create_log(LOG, small_segments()).await.unwrap();
+            for number in 0..4 {
+                append(&env, &mut log, 1, &numbered(number, 200_000)).await;
+            }
+            settle(&env, &mut log).await.unwrap();
+            let space = env.disk().space(&root()).await.unwrap();
+            env.set_disk_faults(DiskFaults { bytes_taken: space.available - free, ..DiskFaults::default() });
+            let result = try_append(&env, &mut log, 1, &numbered(9, 900_000)).await;
+            assert_eq!((result.is_ok(), log.lacks_space()), (fits, !fits), "{result:?}");
         });
     }
 }

@@ -195,13 +195,12 @@ impl File for SimFile {
         let issued = disk.world.number();
         disk.operate("flush", 90, move |disk| {
             let mut files = disk.state.files.borrow_mut();
-            let file = files.file(inode);
             drop(busy);
             if fails {
-                file.fail_flush(issued, &disk.world.streams.disk);
+                files.fail_flush(issued, &disk.world.streams.disk);
                 return Err(eio());
             }
-            file.flush(issued);
+            files.file(inode).flush(issued);
             disk.state.count(|counters| counters.flushes += 1);
             Ok(())
         })

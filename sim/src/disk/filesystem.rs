@@ -252,6 +252,13 @@ pub(crate) fn tear(bytes: &[u8], sectors: Sectors, stream: &Stream) -> Vec<(u64,
 }
 
 impl FileSystem {
+    /// A flush that failed: the drive's cache is one for all files, and so is what it has lost. Flushes that follow don't tell.
+    pub fn fail_flush(&mut self, number: u64, stream: &Stream) {
+        for file in self.files.values_mut() {
+            file.fail_flush(number, stream);
+        }
+    }
+
     pub fn file(&mut self, inode: Inode) -> &mut FileState {
         self.files.get_mut(&inode).expect("an open file has its state")
     }
