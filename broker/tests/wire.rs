@@ -12,7 +12,7 @@ use protocol::error::ErrorCode;
 use protocol::ids::{LeaderEpoch, METADATA_TOPIC, Offset, PartitionIndex, Timestamp, TopicId};
 use protocol::native::{
     FetchPartition, FetchReply, FetchRequest, HelloRequest, IsolationLevel, Kind, ListOffsetsPartition, ListOffsetsReply,
-    ListOffsetsRequest, MetadataRequest, OffsetSpec, ProduceBatch, ProduceReply, ProduceRequest,
+    ListOffsetsRequest, MetadataReply, MetadataRequest, OffsetSpec, ProduceBatch, ProduceReply, ProduceRequest,
 };
 use support::{Host, Raw, Scratch};
 
@@ -235,6 +235,30 @@ fn t79_t80_hostile_bytes_end_their_connection_and_nothing_else() {
     drop(held);
     assert!(host.is_running());
     assert_eq!(host.text(&["consume", "t"]), "still here\n");
+}
+
+#[test]
+fn a_topic_is_described_once_and_a_reply_keeps_to_a_frame() {
+    let scratch = Scratch::new();
+    let host = Host::start(&scratch.join("data"));
+    topic(&host, &["--partitions", "3"]);
+    let mut raw = Raw::greeted(&host);
+    raw.send(Kind::Metadata, 1, &MetadataRequest { names: Some(vec!["t".into(); 10_000]) }.encode_body(), b"");
+    let error = raw.error();
+    assert_eq!((error.code, error.message.as_str()), (ErrorCode::InvalidRequest, "topic \"t\" is asked for twice"));
+    // The request fits a frame, the reply wouldn't.
+    let names: Vec<String> = (0..3_900).map(|n| format!("{n:0249}")).collect();
+    raw.send(Kind::Metadata, 2, &MetadataRequest { names: Some(names) }.encode_body(), b"");
+    let error = raw.error();
+    assert_eq!(error.code, ErrorCode::InvalidRequest);
+    assert!(error.message.contains("the reply would pass 1048576 bytes behind 3603 topics"), "{}", error.message);
+    raw.send(Kind::Metadata, 3, &MetadataRequest { names: Some(vec!["u".into(), "t".into()]) }.encode_body(), b"");
+    let (_, body, _) = raw.reply().unwrap();
+    let topics = MetadataReply::decode_body(&body).unwrap().topics;
+    assert_eq!(
+        topics.iter().map(|topic| (topic.name.as_str(), topic.partitions.len())).collect::<Vec<_>>(),
+        [("u", 0), ("t", 3)]
+    );
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Metadata: what topics there are, their configs, and on which core and with which offsets each partition stands.
 //!
-//! Version 1. Topics asked for by name are answered in the order asked, unknown ones with an error; without names all
-//! topics are described, in order of name.
+//! Version 1. Topics asked for by name are answered in the order asked, unknown ones with an error; a name that comes twice
+//! is refused. Without names all topics are described, in order of name.
 
 use super::NativeError;
 use super::fields::{access, bounded, encode, text};
@@ -124,6 +124,9 @@ impl MetadataRequest {
 }
 
 impl MetadataReply {
+    /// Bytes of a body without topics.
+    pub const EMPTY_BODY_BYTES: usize = size_of::<ArchivedMetadataReplyV1>();
+
     /// The body of a frame.
     #[must_use]
     pub fn encode_body(&self) -> Vec<u8> {
@@ -138,6 +141,16 @@ impl MetadataReply {
         let archived = access::<ArchivedMetadataReplyV1>(body, "a metadata reply")?;
         let topics = archived.topics.iter().map(read_topic).collect::<Result<_, _>>()?;
         Ok(MetadataReply { topics })
+    }
+}
+
+impl MetadataTopic {
+    /// Bytes that this topic adds to a reply's body.
+    #[must_use]
+    pub fn body_bytes(&self) -> usize {
+        let configs = self.configs.iter().map(|(name, value)| size_of::<ArchivedMetadataConfigV1>() + name.len() + value.len());
+        let partitions = self.partitions.len() * size_of::<ArchivedMetadataPartitionV1>();
+        size_of::<ArchivedMetadataTopicV1>() + self.name.len() + configs.sum::<usize>() + partitions
     }
 }
 

@@ -31,6 +31,17 @@ fn kinds_are_numbered_without_gaps() {
 }
 
 #[test]
+fn a_topic_says_what_it_adds_to_a_metadata_reply() {
+    let reply = samples::metadata_reply();
+    assert!(reply.topics.iter().any(|topic| !topic.configs.is_empty() && !topic.partitions.is_empty()));
+    let mut bytes = MetadataReply::EMPTY_BODY_BYTES;
+    for count in 0..=reply.topics.len() {
+        assert_eq!(MetadataReply { topics: reply.topics[..count].to_vec() }.encode_body().len(), bytes, "{count} topics");
+        bytes += reply.topics.get(count).map_or(0, MetadataTopic::body_bytes);
+    }
+}
+
+#[test]
 fn every_sample_reads_back() {
     for sample in samples::all() {
         (sample.check)(&sample.body);

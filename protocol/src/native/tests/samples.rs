@@ -105,7 +105,7 @@ fn metadata_request() -> MetadataRequest {
     MetadataRequest { names: Some(vec!["events".into(), "none".into()]) }
 }
 
-fn metadata_reply() -> MetadataReply {
+pub(super) fn metadata_reply() -> MetadataReply {
     let known = MetadataTopic {
         error: ErrorCode::None,
         name: "events".into(),
