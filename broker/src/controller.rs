@@ -7,9 +7,11 @@
 //! - The image is what the durable part of the metadata log adds up to. A batch of records is taken whole or not at all.
 //! - A change runs to its end in a task of its own, also if whoever asked has gone: between the append and the image nothing
 //!   may stop it.
+//! - Changes are made in the order in which they were asked for, and so many wait at most as `limits` says.
 //! - If the outcome of an append isn't known, nothing is changed any more until a restart has read what is there.
 
 use std::cell::{Cell, Ref, RefCell};
+use std::collections::VecDeque;
 use std::future::Future;
 use std::rc::Rc;
 use std::time::Duration;
@@ -20,8 +22,9 @@ use protocol::batch::{BatchBuilder, BatchView, BuildError, RecordFields};
 use protocol::compression::Codec;
 use protocol::error::{ErrorCode, WireError};
 use protocol::ids::{CoreId, DirectoryId, HostId, METADATA_TOPIC, PartitionIndex, Timestamp, TopicId, TopicPartition};
+use protocol::limits::TOPIC_CHANGES_WAITING_MAX;
 use runtime::Env;
-use runtime::local::{Notify, once};
+use runtime::local::{OnceSender, once};
 use shard::{ProduceRequest, Shard};
 use thiserror::Error;
 
@@ -60,6 +63,11 @@ pub enum ChangeError {
         /// Replicas asked for.
         asked: u32,
     },
+    /// As many changes wait as may.
+    #[error(
+        "{TOPIC_CHANGES_WAITING_MAX} changes of topics wait already, and no more may (TOPIC_CHANGES_WAITING_MAX); ask again later"
+    )]
+    TooManyWaiting,
     /// The metadata log doesn't take it; nothing was changed.
     #[error("the metadata log refused the change: {reason}")]
     LogRefused {
@@ -92,6 +100,7 @@ impl WireError for ChangeError {
             ChangeError::UnknownTopic { .. } => ErrorCode::UnknownTopicOrPartition,
             ChangeError::TooManyPartitions { .. } => ErrorCode::InvalidPartitions,
             ChangeError::TooFewHosts { .. } => ErrorCode::InvalidConfig,
+            ChangeError::TooManyWaiting => ErrorCode::ThrottlingQuotaExceeded,
             ChangeError::LogRefused { .. } | ChangeError::LogFailed { .. } | ChangeError::NotOpened { .. } => {
                 ErrorCode::KafkaStorageError
             }
@@ -111,8 +120,10 @@ struct ControllerState<E: Env> {
     shard: Shard<E>,
     partitions: Partitions<E>,
     image: RefCell<Image>,
+    /// A change is under way.
     busy: Cell<bool>,
-    free: Notify,
+    /// The changes that wait for it, first in, first out.
+    waiting: RefCell<VecDeque<OnceSender<()>>>,
     failed: RefCell<Option<String>>,
     stopping: Cell<bool>,
 }
@@ -146,7 +157,7 @@ impl<E: Env> Controller<E> {
             partitions,
             image: RefCell::new(image),
             busy: Cell::new(false),
-            free: Notify::new(),
+            waiting: RefCell::default(),
             failed: RefCell::new(None),
             stopping: Cell::new(false),
         }))
@@ -184,7 +195,7 @@ impl<E: Env> Controller<E> {
     /// Refuses changes from now on, and ends when the one under way is done.
     pub async fn stop(&self) {
         self.0.stopping.set(true);
-        self.lock().await;
+        self.line_up().await;
     }
 
     /// Runs a change in a task of its own, after those before it.
@@ -195,25 +206,44 @@ impl<E: Env> Controller<E> {
         C: FnOnce(Controller<E>) -> F + 'static,
     {
         let (sender, receiver) = once();
-        let controller = self.clone();
-        self.0.env.spawn(async move {
-            controller.lock().await;
-            let result = if controller.0.stopping.get() { Err(ChangeError::Stopping) } else { change(controller.clone()).await };
-            controller.unlock();
-            sender.send(result);
-        });
+        if self.0.waiting.borrow().len() >= TOPIC_CHANGES_WAITING_MAX {
+            sender.send(Err(ChangeError::TooManyWaiting));
+        } else {
+            let turn = self.line_up();
+            let controller = self.clone();
+            self.0.env.spawn(async move {
+                turn.await;
+                let result =
+                    if controller.0.stopping.get() { Err(ChangeError::Stopping) } else { change(controller.clone()).await };
+                controller.hand_over();
+                sender.send(result);
+            });
+        }
         async move { receiver.await.unwrap_or(Err(ChangeError::Stopping)) }
     }
 
-    async fn lock(&self) {
-        while self.0.busy.replace(true) {
-            self.0.free.changed(self.0.free.count()).await;
+    /// Takes the last place in the line at once; the future ends when all before have gone.
+    fn line_up(&self) -> impl Future<Output = ()> + use<E> {
+        let (give, turn) = once();
+        if self.0.busy.replace(true) {
+            self.0.waiting.borrow_mut().push_back(give);
+        } else {
+            give.send(());
+        }
+        async move {
+            turn.await;
         }
     }
 
-    fn unlock(&self) {
-        self.0.busy.set(false);
-        self.0.free.notify();
+    /// Gives the turn to the first in the line that still wants it.
+    fn hand_over(&self) {
+        let mut waiting = self.0.waiting.borrow_mut();
+        let next = std::iter::from_fn(|| waiting.pop_front()).find(|next| !next.is_abandoned());
+        drop(waiting);
+        match next {
+            Some(next) => next.send(()),
+            None => self.0.busy.set(false),
+        }
     }
 
     async fn create(self, name: String, count: u32, configs: Vec<(String, String)>) -> Result<TopicId, ChangeError> {

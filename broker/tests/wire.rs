@@ -9,10 +9,13 @@ use std::time::{Duration, Instant};
 use protocol::batch::{BatchBuilder, BatchView, RecordFields, stamp};
 use protocol::compression::Codec;
 use protocol::error::ErrorCode;
+use protocol::frame::{FrameFields, encode_frame};
 use protocol::ids::{LeaderEpoch, METADATA_TOPIC, Offset, PartitionIndex, Timestamp, TopicId};
+use protocol::limits::TOPIC_CHANGES_WAITING_MAX;
 use protocol::native::{
-    FetchPartition, FetchReply, FetchRequest, HelloRequest, IsolationLevel, Kind, ListOffsetsPartition, ListOffsetsReply,
-    ListOffsetsRequest, MetadataReply, MetadataRequest, OffsetSpec, ProduceBatch, ProduceReply, ProduceRequest,
+    CreateTopicRequest, DeleteTopicRequest, ErrorReply, FetchPartition, FetchReply, FetchRequest, HelloRequest, IsolationLevel,
+    Kind, ListOffsetsPartition, ListOffsetsReply, ListOffsetsRequest, MetadataReply, MetadataRequest, OffsetSpec, ProduceBatch,
+    ProduceReply, ProduceRequest,
 };
 use support::{Host, Raw, Scratch};
 
@@ -259,6 +262,39 @@ fn a_topic_is_described_once_and_a_reply_keeps_to_a_frame() {
         topics.iter().map(|topic| (topic.name.as_str(), topic.partitions.len())).collect::<Vec<_>>(),
         [("u", 0), ("t", 3)]
     );
+}
+
+#[test]
+fn changes_of_topics_wait_in_line_and_the_line_is_bounded() {
+    const REQUESTS: usize = 128;
+    let create = |name: &str| CreateTopicRequest { name: name.into(), partitions: 1, configs: Vec::new(), timeout_ms: 60_000 };
+    let scratch = Scratch::new();
+    let host = Host::start(&scratch.join("data"));
+    let mut raw = Raw::greeted(&host);
+    // Each removal fits only behind its creation, and each creation behind the removal before.
+    let mut frames = Vec::new();
+    for n in 0..REQUESTS {
+        let (kind, body) = match n % 2 {
+            0 => (Kind::CreateTopic, create("t").encode_body()),
+            _ => (Kind::DeleteTopic, DeleteTopicRequest { name: "t".into() }.encode_body()),
+        };
+        frames.extend(encode_frame(&FrameFields::request(kind, 1, n as u64), &body).unwrap());
+    }
+    raw.0.write_all(&frames).unwrap();
+    let errors: Vec<_> = (0..REQUESTS)
+        .map(|_| {
+            let (header, body, _) = raw.reply().unwrap();
+            header.is_error().then(|| ErrorReply::decode_body(&body).unwrap())
+        })
+        .collect();
+    let made = errors.iter().take_while(|error| error.is_none()).count();
+    assert!((TOPIC_CHANGES_WAITING_MAX..REQUESTS).contains(&made), "{made} changes were made: {errors:?}");
+    let refused = errors[made].as_ref().unwrap();
+    assert_eq!(refused.code, ErrorCode::ThrottlingQuotaExceeded);
+    assert!(refused.message.starts_with("64 changes of topics wait already"), "{}", refused.message);
+    // The line moves on.
+    raw.send(Kind::CreateTopic, 1, &create("after").encode_body(), b"");
+    assert!(!raw.reply().unwrap().0.is_error());
 }
 
 #[test]
