@@ -298,6 +298,41 @@ fn changes_of_topics_wait_in_line_and_the_line_is_bounded() {
 }
 
 #[test]
+fn t82_a_fetch_that_names_a_partition_twice_is_refused() {
+    let scratch = Scratch::new();
+    let host = Host::start(&scratch.join("data"));
+    let id = topic(&host, &["--partitions", "2"]);
+    let mut raw = Raw::greeted(&host);
+    let mut fetch = |partitions: &[u32]| {
+        let partition = |&index| FetchPartition {
+            topic_id: id,
+            partition: PartitionIndex(index),
+            offset: Offset(0),
+            max_bytes: 1000,
+            current_leader_epoch: LeaderEpoch(-1),
+        };
+        let request = FetchRequest {
+            max_wait_ms: 10,
+            min_bytes: 1,
+            max_bytes: 1000,
+            isolation: IsolationLevel::ReadUncommitted,
+            partitions: partitions.iter().map(partition).collect(),
+        };
+        raw.send(Kind::Fetch, 1, &request.encode_body(), b"");
+        let (header, body, _) = raw.reply().unwrap();
+        match header.is_error() {
+            true => Err(ErrorReply::decode_body(&body).unwrap()),
+            false => Ok(FetchReply::decode_body(&body).unwrap().partitions.len()),
+        }
+    };
+    let refused = fetch(&[1, 0, 1]).unwrap_err();
+    assert_eq!((refused.code, refused.message), (ErrorCode::InvalidRequest, format!("partition 1 of topic {id} comes twice")));
+    let refused = fetch(&[0; 10_000]).unwrap_err();
+    assert_eq!((refused.code, refused.message), (ErrorCode::InvalidRequest, format!("partition 0 of topic {id} comes twice")));
+    assert_eq!(fetch(&[1, 0]), Ok(2));
+}
+
+#[test]
 fn hello_comes_first_and_agrees_on_a_version() {
     let scratch = Scratch::new();
     let host = Host::start(&scratch.join("data"));

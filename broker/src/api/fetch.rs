@@ -5,7 +5,8 @@
 //! one comes whole, however small the limits (T72), and so does a batch that contains the offset asked for (T30).
 //!
 //! Where it differs from Kafka: no fetch sessions yet; a position behind the end is OFFSET_OUT_OF_RANGE at once, as there; the
-//! limits of the answer are the least of what is asked and what this host allows.
+//! limits of the answer are the least of what is asked and what this host allows; a partition that comes twice is refused, as each
+//! of its entries would take a place of its own in the purgatory.
 
 use std::time::Duration;
 
@@ -13,14 +14,15 @@ use cluster::replica::Reader;
 use net::Call;
 use protocol::error::{ErrorCode, WireError};
 use protocol::frame::FrameHeader;
-use protocol::ids::Offset;
+use protocol::ids::{Offset, TopicPartition};
 use protocol::limits::FETCH_BYTES_MAX;
-use protocol::native::{FetchPartitionReply, FetchReply, FetchRequest, IsolationLevel, Kind};
+use protocol::native::{FetchPartition, FetchPartitionReply, FetchReply, FetchRequest, IsolationLevel, Kind};
 use runtime::Env;
 use shard::FetchError;
+use smallvec::SmallVec;
 
 use super::Reply;
-use super::reply::{refuse_with, reply_with_payload};
+use super::reply::{refuse, refuse_with, reply_with_payload};
 use crate::dispatch::Dispatch;
 
 /// Answers Fetch.
@@ -29,6 +31,10 @@ pub fn handle<E: Env>(dispatch: &Dispatch<E>, header: &FrameHeader, body: &[u8])
         Ok(request) => request,
         Err(error) => return Call::Ready(refuse_with(header, &error)),
     };
+    if let Some(twice) = first_twice(&request.partitions) {
+        let message = format!("partition {} of topic {} comes twice", twice.partition, twice.topic);
+        return Call::Ready(refuse(header, ErrorCode::InvalidRequest, &message));
+    }
     let bytes_max = size(request.max_bytes).min(FETCH_BYTES_MAX);
     let asked = shard::FetchRequest {
         reader: match request.isolation {
@@ -80,6 +86,16 @@ pub fn handle<E: Env>(dispatch: &Dispatch<E>, header: &FrameHeader, body: &[u8])
         reply_with_payload(&header, Kind::Fetch, &FetchReply { partitions }.encode_body(), payload.into_iter())
     };
     Call::Later { reply: Reply::Other(Box::pin(answer)), bytes_max }
+}
+
+/// A partition that has two entries, the lowest if there are several.
+fn first_twice(partitions: &[FetchPartition]) -> Option<TopicPartition> {
+    if partitions.len() < 2 {
+        return None;
+    }
+    let mut named: SmallVec<[TopicPartition; 16]> = partitions.iter().map(FetchPartition::topic_partition).collect();
+    named.sort_unstable();
+    named.windows(2).find(|pair| pair[0] == pair[1]).map(|pair| pair[0])
 }
 
 fn size(bytes: u32) -> usize {
