@@ -1,21 +1,27 @@
 //! The clock of a shard: one task that sleeps until the next deadline of a ticket or a parked fetch, and then gives it up.
 //!
 //! Fetches stand in order of their deadlines. Tickets don't: their number is large and their deadline rarely passes, so only a
-//! lower bound is kept, and all are looked at when it passes.
+//! lower bound is kept, and all are looked at when it passes. That costs a walk over all partitions, so it isn't done again at once:
+//! a client may send timeouts of zero, one after the other.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::task::Poll;
+use std::time::Duration;
 
 use runtime::{Env, Monotonic};
 
 use crate::shard::{Shard, wake};
 use crate::tickets::Woken;
 
+/// Tickets are looked at no sooner than this after the last time; one whose deadline has passed waits as long.
+const TICKETS_PAUSE: Duration = Duration::from_millis(2);
+
 impl<E: Env> Shard<E> {
     /// A ticket has this deadline.
     pub(crate) fn watch_ticket(&self, deadline: Monotonic) {
         let clock = self.clock();
+        let deadline = deadline.max(clock.tickets_not_before.get());
         if clock.tickets.get().is_none_or(|earliest| deadline < earliest) {
             clock.tickets.set(Some(deadline));
             self.watch(deadline);
@@ -61,7 +67,10 @@ impl<E: Env> Shard<E> {
         if self.clock().tickets.get().is_some_and(|earliest| earliest <= now) {
             let cells = self.cells();
             let next = cells.iter().filter_map(|cell| cell.partition.borrow_mut().expire_tickets(now, &mut woken)).min();
-            self.clock().tickets.set(next);
+            self.counters().ticket_scans.add(1);
+            let not_before = now + TICKETS_PAUSE;
+            self.clock().tickets_not_before.set(not_before);
+            self.clock().tickets.set(next.map(|next| next.max(not_before)));
         }
         wake(woken);
     }

@@ -61,6 +61,8 @@ counters!(
     purgatory_full,
     /// Fetches whose wait ended with their deadline.
     expired_fetches,
+    /// Times that all tickets were looked at for deadlines that have passed.
+    ticket_scans,
     /// Writes settled.
     writes,
     /// Times that requests had to wait for writes or for room.

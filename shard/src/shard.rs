@@ -76,8 +76,10 @@ struct Inner<E: Env> {
 /// When the clock task must look next.
 #[derive(Default)]
 pub(crate) struct Clock {
-    /// No ticket's deadline passes before this.
+    /// No ticket's deadline passes before this, or it has waited for `tickets_not_before`.
     pub(crate) tickets: Cell<Option<runtime::Monotonic>>,
+    /// The tickets aren't looked at again before this.
+    pub(crate) tickets_not_before: Cell<runtime::Monotonic>,
     /// What the clock task sleeps for.
     pub(crate) armed: Cell<Option<runtime::Monotonic>>,
     pub(crate) signal: Signal,

@@ -117,6 +117,31 @@ fn a_ticket_ends_with_its_timeout() {
     });
 }
 
+#[test]
+fn timeouts_of_zero_do_not_have_all_tickets_looked_at_each_time() {
+    run(4, async |env| {
+        let core = start_with(&env, 2).await;
+        core.slow_disk(100_000);
+        let batch = batch_of(&[b"late"]);
+        let begin = env.now();
+        for _ in 0..100 {
+            let (acks, timeout) = (Acks::All, Duration::ZERO);
+            let request = ProduceRequest { partition: partition(0), acks, leader_epoch: NO_EPOCH, timeout };
+            drop(core.shard.produce(request, &BatchView::whole(&batch).unwrap()).unwrap());
+            core.sleep(MILLISECOND / 10).await;
+        }
+        let elapsed = env.now() - begin;
+        let ticks = u64::try_from(elapsed.as_millis()).unwrap() / 2;
+        let scans = core.shard.metrics().ticket_scans;
+        assert!((1..=ticks + 1).contains(&scans), "{scans} in {elapsed:?}");
+        let request =
+            ProduceRequest { partition: partition(1), acks: Acks::All, leader_epoch: NO_EPOCH, timeout: Duration::ZERO };
+        let ticket = core.shard.produce(request, &BatchView::whole(&batch).unwrap()).unwrap();
+        let error = core.within(3 * MILLISECOND, ticket).await.unwrap().unwrap_err();
+        assert_eq!(error.code(), ErrorCode::RequestTimedOut);
+    });
+}
+
 /// What counts is what came over the wire and goes into the log: compressed, with its header.
 #[test]
 fn t78_the_largest_batch_is_enforced_on_its_size_on_the_wire() {
