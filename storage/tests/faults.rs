@@ -6,8 +6,8 @@ mod support;
 use protocol::batch::BatchView;
 use protocol::ids::{BrokerEpoch, DurabilityClass, Offset, PartitionIndex, TopicPartition};
 use runtime::{Disk, Durability, Env, File};
-use sim::{Crash, DiskFaults, SimEnv};
-use storage::{AppendError, Directory, Fault, FlushPolicy, Log, LogConfig, ReadError, ReadRequest, StorageConfig};
+use sim::{Crash, DiskFaults};
+use storage::{AppendError, Directory, Fault, FlushPolicy, LogConfig, ReadError, ReadRequest, StorageConfig};
 use support::*;
 
 const ALWAYS: u64 = 1_000_000;
@@ -191,15 +191,8 @@ fn t23_checkpoints_that_fail_leave_the_last_one_that_counts() {
             env.sleep(std::time::Duration::from_secs(60)).await;
             settle(&env, &mut log).await.unwrap();
             // Checkpoints of several blocks, each of which the next one changes.
-            let mut others = Vec::new();
-            for partition in 1..120 {
-                let name = TopicPartition { partition: PartitionIndex(partition), ..LOG };
-                others.push(directory.create_log(name, LogConfig::default()).await.unwrap());
-            }
-            let entries = |log: &Log<SimEnv>, others: &[Log<SimEnv>]| -> Vec<_> {
-                others.iter().chain([log]).map(Log::checkpoint_entry).collect()
-            };
-            directory.write_checkpoint(BrokerEpoch(1), entries(&log, &others)).await.unwrap();
+            let mut others = many_logs(&directory).await;
+            directory.write_checkpoint(BrokerEpoch(1), entries_of(&log, &others)).await.unwrap();
             for other in &mut others {
                 append(&env, other, 1, &numbered(0, 100)).await;
                 settle(&env, other).await.unwrap();
@@ -208,7 +201,7 @@ fn t23_checkpoints_that_fail_leave_the_last_one_that_counts() {
             env.set_disk_faults(DiskFaults { name_errors_ppm: ALWAYS * 3 / 4, ..DiskFaults::default() });
             let mut failed = 0;
             while failed < 6 {
-                let result = directory.write_checkpoint(BrokerEpoch(1), entries(&log, &others)).await;
+                let result = directory.write_checkpoint(BrokerEpoch(1), entries_of(&log, &others)).await;
                 failed = if result.is_err() { failed + 1 } else { 0 };
             }
             drop(others);

@@ -5,7 +5,7 @@ mod support;
 
 use std::path::PathBuf;
 
-use protocol::ids::{BrokerEpoch, LeaderEpoch, Offset, PartitionIndex, TopicPartition};
+use protocol::ids::{BrokerEpoch, LeaderEpoch, Offset};
 use runtime::{Disk, Durability, Env, File};
 use sim::{Crash, SimEnv};
 use storage::{Cut, Directory, Fault, Log, LogConfig, OpenError, Recovered, RecoveryError};
@@ -262,21 +262,14 @@ fn t23_small_files_survive_a_power_cut_whole() {
             env.sleep(std::time::Duration::from_secs(60)).await;
             settle(&env, &mut log).await.unwrap();
             // A checkpoint of several blocks, each of which the next one changes.
-            let mut others = Vec::new();
-            for partition in 1..120 {
-                let name = TopicPartition { partition: PartitionIndex(partition), ..LOG };
-                others.push(directory.create_log(name, LogConfig::default()).await.unwrap());
-            }
-            let entries = |log: &Log<SimEnv>, others: &[Log<SimEnv>]| -> Vec<_> {
-                others.iter().chain([log]).map(Log::checkpoint_entry).collect()
-            };
-            directory.write_checkpoint(BrokerEpoch(1), entries(&log, &others)).await.unwrap();
+            let mut others = many_logs(&directory).await;
+            directory.write_checkpoint(BrokerEpoch(1), entries_of(&log, &others)).await.unwrap();
             for other in &mut others {
                 append(&env, other, 1, &numbered(0, 100)).await;
                 settle(&env, other).await.unwrap();
             }
             // The power goes while the next checkpoint is under way.
-            let (next, entries) = (directory.clone(), entries(&log, &others));
+            let (next, entries) = (directory.clone(), entries_of(&log, &others));
             env.spawn(async move {
                 let _ = next.write_checkpoint(BrokerEpoch(1), entries).await;
             });

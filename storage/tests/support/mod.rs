@@ -10,8 +10,8 @@ use protocol::ids::{CoreId, HostId, LeaderEpoch, Offset, PartitionIndex, Timesta
 use runtime::{ChunkSlice, Env};
 use sim::SimEnv;
 use storage::{
-    AppendError, Appended, ChunkCache, Directory, Log, LogConfig, LogFailure, OpenError, OpenRequest, ReadError, ReadRequest,
-    ReadStep, Stamp, StorageConfig,
+    AppendError, Appended, CheckpointEntry, ChunkCache, Directory, Log, LogConfig, LogFailure, OpenError, OpenRequest, ReadError,
+    ReadRequest, ReadStep, Stamp, StorageConfig,
 };
 
 pub const LOG: TopicPartition = TopicPartition { topic: TopicId(42), partition: PartitionIndex(0) };
@@ -194,6 +194,21 @@ pub async fn numbers(log: &mut Log<SimEnv>, offset: Offset) -> Vec<u64> {
     }
     assert_eq!(expected, log.log_end());
     numbers
+}
+
+/// So many empty logs that a checkpoint of them takes several blocks.
+pub async fn many_logs(directory: &Directory<SimEnv>) -> Vec<Log<SimEnv>> {
+    let mut logs = Vec::new();
+    for partition in 1..120 {
+        let name = TopicPartition { partition: PartitionIndex(partition), ..LOG };
+        logs.push(directory.create_log(name, LogConfig::default()).await.unwrap());
+    }
+    logs
+}
+
+/// What a checkpoint says of these.
+pub fn entries_of(log: &Log<SimEnv>, others: &[Log<SimEnv>]) -> Vec<CheckpointEntry> {
+    others.iter().chain([log]).map(Log::checkpoint_entry).collect()
 }
 
 pub fn small_segments() -> LogConfig {
