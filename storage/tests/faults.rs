@@ -183,20 +183,7 @@ fn t23_checkpoints_that_fail_leave_the_last_one_that_counts() {
     for seed in 0..40 {
         sim::run(seed, |env| async move {
             let directory = open(&env).await;
-            let mut log = directory.create_log(LOG, LogConfig::default()).await.unwrap();
-            for number in 0..60 {
-                append(&env, &mut log, 1, &numbered(number, 9000)).await;
-            }
-            settle(&env, &mut log).await.unwrap();
-            env.sleep(std::time::Duration::from_secs(60)).await;
-            settle(&env, &mut log).await.unwrap();
-            // Checkpoints of several blocks, each of which the next one changes.
-            let mut others = many_logs(&directory).await;
-            directory.write_checkpoint(BrokerEpoch(1), entries_of(&log, &others)).await.unwrap();
-            for other in &mut others {
-                append(&env, other, 1, &numbered(0, 100)).await;
-                settle(&env, other).await.unwrap();
-            }
+            let (log, others) = checkpointed_among_many(&env, &directory).await;
             // Each of these may fail before its bytes are written or before they are flushed; the power then goes.
             env.set_disk_faults(DiskFaults { name_errors_ppm: ALWAYS * 3 / 4, ..DiskFaults::default() });
             let mut failed = 0;

@@ -254,20 +254,7 @@ fn t23_small_files_survive_a_power_cut_whole() {
         sim::run(seed, |env| async move {
             let directory = open(&env).await;
             let identity = directory.superblock();
-            let mut log = directory.create_log(LOG, LogConfig::default()).await.unwrap();
-            for number in 0..60 {
-                append(&env, &mut log, 1, &numbered(number, 9000)).await;
-            }
-            settle(&env, &mut log).await.unwrap();
-            env.sleep(std::time::Duration::from_secs(60)).await;
-            settle(&env, &mut log).await.unwrap();
-            // A checkpoint of several blocks, each of which the next one changes.
-            let mut others = many_logs(&directory).await;
-            directory.write_checkpoint(BrokerEpoch(1), entries_of(&log, &others)).await.unwrap();
-            for other in &mut others {
-                append(&env, other, 1, &numbered(0, 100)).await;
-                settle(&env, other).await.unwrap();
-            }
+            let (log, others) = checkpointed_among_many(&env, &directory).await;
             // The power goes while the next checkpoint is under way.
             let (next, entries) = (directory.clone(), entries_of(&log, &others));
             env.spawn(async move {
@@ -289,7 +276,7 @@ fn t23_small_files_survive_a_power_cut_whole() {
 fn a_log_that_a_checkpoint_knows_and_that_is_gone_is_not_made_anew() {
     sim::run(1, |env| async move {
         checkpointed(&env).await;
-        let path = root().join("topics").join(LOG.topic.to_string()).join(LOG.partition.to_string());
+        let path = log_path();
         for entry in env.disk().list(&path).await.unwrap() {
             env.disk().remove_file(&path.join(entry.name)).await.unwrap();
         }
@@ -313,7 +300,7 @@ fn a_log_whose_first_segment_is_gone_is_refused() {
         drop((log, directory));
         env.crash(Crash::Kill);
         let env = env.restart();
-        let path = root().join("topics").join(LOG.topic.to_string()).join(LOG.partition.to_string());
+        let path = log_path();
         let mut names: Vec<_> = env.disk().list(&path).await.unwrap().into_iter().map(|entry| entry.name).collect();
         names.sort();
         for name in names.iter().filter(|name| name.starts_with(&names[0][..20])) {

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use protocol::batch::{BatchBuilder, BatchView, RecordFields};
 use protocol::compression::Codec;
-use protocol::ids::{CoreId, HostId, LeaderEpoch, Offset, PartitionIndex, Timestamp, TopicId, TopicPartition};
+use protocol::ids::{BrokerEpoch, CoreId, HostId, LeaderEpoch, Offset, PartitionIndex, Timestamp, TopicId, TopicPartition};
 use runtime::{ChunkSlice, Env};
 use sim::SimEnv;
 use storage::{
@@ -196,14 +196,32 @@ pub async fn numbers(log: &mut Log<SimEnv>, offset: Offset) -> Vec<u64> {
     numbers
 }
 
-/// So many empty logs that a checkpoint of them takes several blocks.
-pub async fn many_logs(directory: &Directory<SimEnv>) -> Vec<Log<SimEnv>> {
-    let mut logs = Vec::new();
+/// A log of 60 batches and so many others that a checkpoint of them takes several blocks. One has been written; of the next, each block
+/// differs.
+pub async fn checkpointed_among_many(env: &SimEnv, directory: &Directory<SimEnv>) -> (Log<SimEnv>, Vec<Log<SimEnv>>) {
+    let mut log = directory.create_log(LOG, LogConfig::default()).await.unwrap();
+    for number in 0..60 {
+        append(env, &mut log, 1, &numbered(number, 9000)).await;
+    }
+    settle(env, &mut log).await.unwrap();
+    env.sleep(std::time::Duration::from_secs(60)).await;
+    settle(env, &mut log).await.unwrap();
+    let mut others = Vec::new();
     for partition in 1..120 {
         let name = TopicPartition { partition: PartitionIndex(partition), ..LOG };
-        logs.push(directory.create_log(name, LogConfig::default()).await.unwrap());
+        others.push(directory.create_log(name, LogConfig::default()).await.unwrap());
     }
-    logs
+    directory.write_checkpoint(BrokerEpoch(1), entries_of(&log, &others)).await.unwrap();
+    for other in &mut others {
+        append(env, other, 1, &numbered(0, 100)).await;
+        settle(env, other).await.unwrap();
+    }
+    (log, others)
+}
+
+/// Where the log's files lie.
+pub fn log_path() -> PathBuf {
+    root().join("topics").join(LOG.topic.to_string()).join(LOG.partition.to_string())
 }
 
 /// What a checkpoint says of these.
