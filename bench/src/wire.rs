@@ -29,8 +29,7 @@ impl Wire {
     /// Connects and greets.
     pub fn connect(address: SocketAddr) -> Result<Wire> {
         let stream = TcpStream::connect(address).with_context(|| format!("{address} can't be reached"))?;
-        stream.set_nodelay(true)?;
-        let mut wire = Wire { stream, correlation_next: 0 };
+        let mut wire = Wire::ungreeted(stream)?;
         let hello = HelloRequest {
             client_id: "bench".to_owned(),
             client_software: concat!("bench/", env!("CARGO_PKG_VERSION")).to_owned(),
@@ -41,6 +40,12 @@ impl Wire {
         let reply = wire.call(Kind::Hello, &hello.encode_body(), &[])?;
         HelloReply::decode_body(&reply)?;
         Ok(wire)
+    }
+
+    /// A connection to something that expects no greeting.
+    pub fn ungreeted(stream: TcpStream) -> Result<Wire> {
+        stream.set_nodelay(true)?;
+        Ok(Wire { stream, correlation_next: 0 })
     }
 
     /// Sends a request and waits for its reply's body. For requests whose replies have no payload.
