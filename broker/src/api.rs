@@ -7,6 +7,7 @@ pub mod create_topic;
 pub mod delete_topic;
 pub mod fetch;
 pub mod hello;
+pub mod init_producer;
 pub mod list_offsets;
 pub mod metadata;
 pub mod produce;

@@ -13,6 +13,7 @@
 use std::cell::{Cell, Ref, RefCell};
 use std::collections::VecDeque;
 use std::future::Future;
+use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -21,7 +22,9 @@ use cluster::replica::{Acks, NO_EPOCH};
 use protocol::batch::{BatchBuilder, BatchView, BuildError, RecordFields};
 use protocol::compression::Codec;
 use protocol::error::{ErrorCode, WireError};
-use protocol::ids::{CoreId, DirectoryId, HostId, METADATA_TOPIC, PartitionIndex, Timestamp, TopicId, TopicPartition};
+use protocol::ids::{
+    CoreId, DirectoryId, HostId, METADATA_TOPIC, PartitionIndex, ProducerId, Timestamp, TopicId, TopicPartition,
+};
 use protocol::limits::TOPIC_CHANGES_WAITING_MAX;
 use runtime::Env;
 use runtime::local::{OnceSender, once};
@@ -34,6 +37,9 @@ use crate::partitions::{Opening, Partitions};
 pub const METADATA_PARTITION: TopicPartition = TopicPartition { topic: METADATA_TOPIC, partition: PartitionIndex(0) };
 /// A write of the metadata log that takes longer than this has an unknown outcome.
 const APPEND_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Producer ids that are taken at once: each time costs a record of the metadata log. As many as Kafka's controller gives.
+const PRODUCER_IDS_TAKEN_AT_ONCE: i64 = 1000;
 
 /// Why a change was refused, or not done.
 #[derive(Clone, Debug, Error)]
@@ -124,6 +130,8 @@ struct ControllerState<E: Env> {
     busy: Cell<bool>,
     /// The changes that wait for it, first in, first out.
     waiting: RefCell<VecDeque<OnceSender<()>>>,
+    /// Producer ids that are taken and not given away.
+    producer_ids: RefCell<Range<i64>>,
     failed: RefCell<Option<String>>,
     stopping: Cell<bool>,
 }
@@ -158,6 +166,7 @@ impl<E: Env> Controller<E> {
             image: RefCell::new(image),
             busy: Cell::new(false),
             waiting: RefCell::default(),
+            producer_ids: RefCell::new(0..0),
             failed: RefCell::new(None),
             stopping: Cell::new(false),
         }))
@@ -182,6 +191,19 @@ impl<E: Env> Controller<E> {
     /// Removes a topic. The work goes on if the future is dropped.
     pub fn delete_topic(&self, name: String) -> impl Future<Output = Result<TopicId, ChangeError>> + use<E> {
         self.run(move |controller| async move { controller.delete(&name).await })
+    }
+
+    /// A producer id that nobody has had. The work goes on if the future is dropped; what it took is given to the next who asks.
+    pub fn producer_id(&self) -> impl Future<Output = Result<ProducerId, ChangeError>> + use<E> {
+        let ready = self.free_producer_id();
+        let taking = ready.is_none().then(|| self.run(|controller| async move { controller.take_producer_ids().await }));
+        async move {
+            match (ready, taking) {
+                (Some(id), _) => Ok(id),
+                (None, Some(taking)) => taking.await,
+                (None, None) => unreachable!("what isn't there is taken"),
+            }
+        }
     }
 
     /// Takes records that this host makes at its start.
@@ -244,6 +266,22 @@ impl<E: Env> Controller<E> {
             Some(next) => next.send(()),
             None => self.0.busy.set(false),
         }
+    }
+
+    fn free_producer_id(&self) -> Option<ProducerId> {
+        self.0.producer_ids.borrow_mut().next().map(ProducerId)
+    }
+
+    async fn take_producer_ids(self) -> Result<ProducerId, ChangeError> {
+        // Whoever was before in the line may have taken enough.
+        if let Some(id) = self.free_producer_id() {
+            return Ok(id);
+        }
+        let first = self.0.image.borrow().producer_ids_next().0;
+        let next = first.checked_add(PRODUCER_IDS_TAKEN_AT_ONCE).expect("producer ids end at 2^63 - 1");
+        self.append(&[MetadataRecord::ProducerIdsTaken { host: self.0.host, next: ProducerId(next) }]).await?;
+        *self.0.producer_ids.borrow_mut() = first + 1..next;
+        Ok(ProducerId(first))
     }
 
     async fn create(self, name: String, count: u32, configs: Vec<(String, String)>) -> Result<TopicId, ChangeError> {

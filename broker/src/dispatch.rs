@@ -17,7 +17,7 @@ use shard::Shard;
 use storage::ChunkCache;
 
 use crate::api::reply::refuse;
-use crate::api::{Reply, create_topic, delete_topic, fetch, hello, list_offsets, metadata, produce};
+use crate::api::{Reply, create_topic, delete_topic, fetch, hello, init_producer, list_offsets, metadata, produce};
 use crate::controller::Controller;
 
 /// Serves native requests. A handle.
@@ -159,6 +159,7 @@ impl<E: Env> Service<Native> for Dispatch<E> {
             Kind::Produce => produce::handle(self, &frame),
             Kind::Fetch => fetch::handle(self, &header, &frame.body),
             Kind::ListOffsets => list_offsets::handle(self, &header, &frame.body),
+            Kind::InitProducer => init_producer::handle(self, &header, &frame.body),
         }
     }
 

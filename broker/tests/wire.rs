@@ -6,16 +6,18 @@ mod support;
 use std::io::Write;
 use std::time::{Duration, Instant};
 
-use protocol::batch::{BatchBuilder, BatchView, RecordFields, stamp};
+use protocol::batch::{BatchBuilder, BatchView, ProducerFields, RecordFields, stamp, stamp_producer};
 use protocol::compression::Codec;
 use protocol::error::ErrorCode;
 use protocol::frame::{FrameFields, encode_frame};
-use protocol::ids::{LeaderEpoch, METADATA_TOPIC, Offset, PartitionIndex, Timestamp, TopicId};
+use protocol::ids::{
+    LeaderEpoch, METADATA_TOPIC, Offset, PartitionIndex, ProducerEpoch, ProducerId, Sequence, Timestamp, TopicId,
+};
 use protocol::limits::TOPIC_CHANGES_WAITING_MAX;
 use protocol::native::{
-    CreateTopicRequest, DeleteTopicRequest, ErrorReply, FetchPartition, FetchReply, FetchRequest, HelloRequest, IsolationLevel,
-    Kind, ListOffsetsPartition, ListOffsetsReply, ListOffsetsRequest, MetadataReply, MetadataRequest, OffsetSpec, ProduceBatch,
-    ProduceReply, ProduceRequest,
+    CreateTopicRequest, DeleteTopicRequest, ErrorReply, FetchPartition, FetchReply, FetchRequest, HelloRequest,
+    InitProducerReply, InitProducerRequest, IsolationLevel, Kind, ListOffsetsPartition, ListOffsetsReply, ListOffsetsRequest,
+    MetadataReply, MetadataRequest, OffsetSpec, ProduceBatch, ProduceReply, ProduceRequest,
 };
 use support::{Host, Raw, Scratch};
 
@@ -262,6 +264,59 @@ fn a_topic_is_described_once_and_a_reply_keeps_to_a_frame() {
         topics.iter().map(|topic| (topic.name.as_str(), topic.partitions.len())).collect::<Vec<_>>(),
         [("u", 0), ("t", 3)]
     );
+}
+
+fn producer_id(raw: &mut Raw) -> ProducerId {
+    raw.send(Kind::InitProducer, 1, &InitProducerRequest { timeout_ms: 10_000 }.encode_body(), b"");
+    let (header, body, _) = raw.reply().unwrap();
+    assert!(!header.is_error());
+    let reply = InitProducerReply::decode_body(&body).unwrap();
+    assert_eq!(reply.producer_epoch, ProducerEpoch(0));
+    reply.producer_id
+}
+
+#[test]
+fn an_idempotent_batch_lands_once_also_across_a_kill() {
+    let scratch = Scratch::new();
+    let host = Host::start(&scratch.join("data"));
+    let id = topic(&host, &[]);
+    let mut raw = Raw::greeted(&host);
+    let mut ids: Vec<ProducerId> = (0..1100).map(|_| producer_id(&mut raw)).collect();
+    let stamped = |producer: ProducerId, sequence: i32| {
+        let mut batch = batch(&["a", "b"], 1);
+        stamp_producer(
+            &mut batch,
+            ProducerFields {
+                producer_id: producer,
+                producer_epoch: ProducerEpoch(0),
+                base_sequence: Sequence(sequence),
+                transactional: false,
+            },
+        );
+        batch
+    };
+    let offset_of = |raw: &mut Raw, producer: usize, sequence: i32| {
+        produce(raw, -1, &[(id, 0, stamped(ids[producer], sequence))]);
+        let result = produced(raw).results.remove(0);
+        if result.error.is_none() { Ok(result.base_offset.0) } else { Err(result.error) }
+    };
+    assert_eq!(offset_of(&mut raw, 0, 0), Ok(0));
+    assert_eq!(offset_of(&mut raw, 1, 0), Ok(2));
+    assert_eq!(offset_of(&mut raw, 0, 2), Ok(4));
+    assert_eq!(offset_of(&mut raw, 0, 0), Ok(0));
+    assert_eq!(offset_of(&mut raw, 0, 6), Err(ErrorCode::OutOfOrderSequenceNumber));
+    host.kill();
+
+    let host = Host::start(&scratch.join("data"));
+    let mut raw = Raw::greeted(&host);
+    assert_eq!(offset_of(&mut raw, 0, 2), Ok(4));
+    assert_eq!(offset_of(&mut raw, 1, 0), Ok(2));
+    assert_eq!(offset_of(&mut raw, 1, 2), Ok(6));
+    assert_eq!(offset_of(&mut raw, 1, 6), Err(ErrorCode::OutOfOrderSequenceNumber));
+    ids.extend((0..5).map(|_| producer_id(&mut raw)));
+    ids.sort_unstable();
+    ids.dedup();
+    assert_eq!(ids.len(), 1105, "an id was given twice");
 }
 
 #[test]

@@ -4,4 +4,5 @@
 #![deny(missing_docs)]
 
 pub mod metadata;
+pub mod producer;
 pub mod replica;

@@ -310,6 +310,18 @@ pub fn stamp_append_time(batch: &mut [u8], timestamp: Timestamp) {
     stamp_crc(batch);
 }
 
+/// Sets who sends a batch, in place, and its CRC anew. `batch` is the whole batch and nothing else; whether it is transactional stays as it is.
+///
+/// # Panics
+/// If `batch` is shorter than a batch's header.
+pub fn stamp_producer(batch: &mut [u8], producer: ProducerFields) {
+    assert!(batch.len() >= BATCH_HEADER_BYTES, "{} bytes are no batch", batch.len());
+    batch[43..51].copy_from_slice(&producer.producer_id.0.to_be_bytes());
+    batch[51..53].copy_from_slice(&producer.producer_epoch.0.to_be_bytes());
+    batch[53..57].copy_from_slice(&producer.base_sequence.0.to_be_bytes());
+    stamp_crc(batch);
+}
+
 /// Makes the CRC anew, in place.
 fn stamp_crc(batch: &mut [u8]) {
     let crc = crc_of(batch);

@@ -86,6 +86,29 @@ impl ProducerId {
     pub const NONE: ProducerId = ProducerId(-1);
 }
 
+impl Sequence {
+    /// The sequence `records` further on: after 2^31 - 1 comes 0 (trap T44).
+    ///
+    /// # Panics
+    /// If this is no sequence (-1).
+    #[must_use]
+    pub fn plus(self, records: u32) -> Sequence {
+        let start = u32::try_from(self.0).expect("a sequence is never negative");
+        let wrapped = start.wrapping_add(records) & i32::MAX.unsigned_abs();
+        Sequence(i32::try_from(wrapped).expect("31 bits"))
+    }
+
+    /// How many records further back than this `other` is, counted across the wrap: 0 to 2^31 - 1.
+    ///
+    /// # Panics
+    /// If either is no sequence (-1).
+    #[must_use]
+    pub fn since(self, other: Sequence) -> u32 {
+        let number = |sequence: Sequence| u32::try_from(sequence.0).expect("a sequence is never negative");
+        number(self).wrapping_sub(number(other)) & i32::MAX.unsigned_abs()
+    }
+}
+
 impl Timestamp {
     /// No timestamp.
     pub const NONE: Timestamp = Timestamp(-1);

@@ -76,6 +76,12 @@ pub const UNWRITTEN_BYTES_PER_PARTITION_MAX: usize = 32 << 20;
 pub const UNWRITTEN_BYTES_BEFORE_BACK_PRESSURE: usize = 16 << 20;
 /// Batches of one partition that wait for room in its log (space, memory), in bytes, at most; then appends are refused.
 pub const DEFERRED_BYTES_PER_PARTITION_MAX: usize = 16 << 20;
+/// Batches of one producer that a partition remembers, to know them again: as many as Kafka's clients have in flight (KIP-98).
+pub const PRODUCER_BATCHES_REMEMBERED: usize = 5;
+/// Idempotent producers that a partition remembers, at most.
+pub const PRODUCERS_PER_PARTITION_MAX: usize = 10_000;
+/// A producer that has appended nothing for this long is forgotten, in milliseconds: Kafka's default of `producer.id.expiration.ms`, a day.
+pub const PRODUCER_ID_EXPIRATION_MS: u64 = 24 * 3600 * 1000;
 /// Writes of one partition in flight.
 pub const WRITES_IN_FLIGHT_PER_PARTITION_MAX: usize = 2;
 /// Largest group commit, in bytes.

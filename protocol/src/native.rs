@@ -14,6 +14,7 @@ mod error_reply;
 mod fetch;
 mod fields;
 mod hello;
+mod init_producer;
 mod list_offsets;
 mod metadata;
 mod produce;
@@ -23,6 +24,7 @@ pub use error_reply::ErrorReply;
 pub use fetch::{FetchPartition, FetchPartitionReply, FetchReply, FetchRequest, IsolationLevel};
 pub use fields::NativeError;
 pub use hello::{HelloReply, HelloRequest, KindVersions};
+pub use init_producer::{InitProducerReply, InitProducerRequest};
 pub use list_offsets::{ListOffsetsPartition, ListOffsetsPartitionReply, ListOffsetsReply, ListOffsetsRequest, OffsetSpec};
 pub use metadata::{MetadataPartition, MetadataReply, MetadataRequest, MetadataTopic};
 pub use produce::{ProduceBatch, ProduceReply, ProduceRequest, ProduceRequestView, ProduceResult};
@@ -49,12 +51,22 @@ pub enum Kind {
     Fetch = 5,
     /// Finds offsets by timestamp, and the first and last ones.
     ListOffsets = 6,
+    /// Gives an idempotent producer its identity.
+    InitProducer = 7,
 }
 
 impl Kind {
     /// Every kind, by number.
-    pub const ALL: [Kind; 7] =
-        [Kind::Hello, Kind::CreateTopic, Kind::DeleteTopic, Kind::Metadata, Kind::Produce, Kind::Fetch, Kind::ListOffsets];
+    pub const ALL: [Kind; 8] = [
+        Kind::Hello,
+        Kind::CreateTopic,
+        Kind::DeleteTopic,
+        Kind::Metadata,
+        Kind::Produce,
+        Kind::Fetch,
+        Kind::ListOffsets,
+        Kind::InitProducer,
+    ];
 
     /// The number on the wire.
     #[must_use]
@@ -78,7 +90,8 @@ impl Kind {
             | Kind::Metadata
             | Kind::Produce
             | Kind::Fetch
-            | Kind::ListOffsets => (1, 1),
+            | Kind::ListOffsets
+            | Kind::InitProducer => (1, 1),
         }
     }
 
@@ -100,6 +113,7 @@ impl Kind {
             Kind::Produce => "produce",
             Kind::Fetch => "fetch",
             Kind::ListOffsets => "list_offsets",
+            Kind::InitProducer => "init_producer",
         }
     }
 }

@@ -12,6 +12,7 @@ mod maintenance;
 mod metrics;
 mod partition;
 mod produce;
+mod producers;
 mod purgatory;
 mod shard;
 mod signal;

@@ -10,6 +10,7 @@ use std::io;
 use std::rc::Rc;
 
 use cluster::metadata::TopicConfig;
+use cluster::producer::Producers;
 use cluster::replica::NO_EPOCH;
 use protocol::error::{ErrorCode, WireError};
 use protocol::ids::{DirectoryId, LeaderEpoch, TopicPartition};
@@ -17,6 +18,7 @@ use runtime::Env;
 use storage::{Cut, Log, Recovered, RecoveryError, RecoveryProgress};
 
 use crate::partition::{Condition, Identity, Partition, log_config};
+use crate::producers::RecoveredProducers;
 use crate::shard::{PartitionCell, Shard};
 
 /// Partitions that are flushed at once when the core stops.
@@ -132,7 +134,7 @@ impl<E: Env> Shard<E> {
         let directory = self.check_place(place)?;
         let log = directory.create_log(partition, log_config(&config)).await;
         let log = log.map_err(|cause| OpenPartitionError::Io { partition, cause })?;
-        self.serve(place, config, log)
+        self.serve(place, config, log, Producers::new())
     }
 
     /// Recovers a partition that is on disk and serves it. `progress` is called now and then; it must not block.
@@ -147,7 +149,8 @@ impl<E: Env> Shard<E> {
     ) -> Result<OpenedPartition, OpenPartitionError> {
         let partition = place.partition;
         let directory = self.check_place(place)?;
-        let recovered = directory.recover_log(partition, log_config(&config), progress).await;
+        let mut producers = RecoveredProducers { state: Producers::new(), now: self.env().wall_clock() };
+        let recovered = directory.recover_log(partition, log_config(&config), &mut producers, progress).await;
         let Recovered { log, cut, scanned } = recovered.map_err(|cause| OpenPartitionError::Recovery { partition, cause })?;
         let found = log.last_epoch();
         let leader_epoch = match place.leader_epoch {
@@ -157,7 +160,7 @@ impl<E: Env> Shard<E> {
         };
         let leader_epoch =
             leader_epoch.ok_or(OpenPartitionError::EpochAhead { partition, found, allowed: place.leader_epoch })?;
-        self.serve(PartitionPlace { leader_epoch, ..place }, config, log)?;
+        self.serve(PartitionPlace { leader_epoch, ..place }, config, log, producers.state)?;
         Ok(OpenedPartition { cut, scanned_bytes: scanned })
     }
 
@@ -219,11 +222,17 @@ impl<E: Env> Shard<E> {
         found.ok_or(OpenPartitionError::UnknownDirectory { partition, directory })
     }
 
-    fn serve(&self, place: PartitionPlace, config: TopicConfig, log: Log<E>) -> Result<(), OpenPartitionError> {
+    fn serve(
+        &self,
+        place: PartitionPlace,
+        config: TopicConfig,
+        log: Log<E>,
+        producers: Producers,
+    ) -> Result<(), OpenPartitionError> {
         // What was possible before the await may not be now.
         self.check_place(place)?;
         let identity = Identity { name: place.partition, host: self.host(), leader_epoch: place.leader_epoch };
-        let cell = self.insert(place.partition, place.directory, Partition::new(identity, config, log));
+        let cell = self.insert(place.partition, place.directory, Partition::new(identity, config, log, producers));
         self.start_maintenance(&cell);
         Ok(())
     }

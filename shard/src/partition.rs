@@ -12,13 +12,15 @@
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
+use std::time::Duration;
 
 use cluster::metadata::TopicConfig;
 use cluster::metadata::config::TimestampSource;
+use cluster::producer::{Admission, Place, ProducerBatch, Producers};
 use cluster::replica::{Acks, Effect, Positions, Reader, Replica, ReplicaOffsets, ReplicaSettings};
 use protocol::batch::{BatchView, ProduceRules};
-use protocol::ids::{HostId, LeaderEpoch, Offset, Timestamp, TopicPartition};
-use protocol::limits::{DEFERRED_BYTES_PER_PARTITION_MAX, UNWRITTEN_BYTES_BEFORE_BACK_PRESSURE};
+use protocol::ids::{DurabilityClass, HostId, LeaderEpoch, Offset, Timestamp, TopicPartition};
+use protocol::limits::{DEFERRED_BYTES_PER_PARTITION_MAX, PRODUCER_ID_EXPIRATION_MS, UNWRITTEN_BYTES_BEFORE_BACK_PRESSURE};
 use runtime::local::{OnceSender, once};
 use runtime::{Env, Monotonic};
 use slab::Slab;
@@ -27,8 +29,12 @@ use storage::{CheckpointEntry, FlushOutcome, FlushPlan, ReadRequest, ReadStep, S
 
 use crate::fetch::{FetchError, FetchPartition};
 use crate::produce::{ProduceError, ProduceRequest};
+use crate::producers::{producer_of, snapshot_of};
 use crate::purgatory::{Purgatory, WaiterKey};
 use crate::tickets::{Deadline, Produced, Ticket, TicketQueue, Woken};
+
+/// How often silent producers are looked for.
+const PRODUCERS_LOOK_INTERVAL: Duration = Duration::from_secs(60);
 
 /// The clocks, as read at the start of a decision.
 #[derive(Clone, Copy, Debug)]
@@ -87,6 +93,8 @@ pub(crate) struct Partition<E: Env> {
     name: TopicPartition,
     log: Log<E>,
     replica: Replica,
+    producers: Producers,
+    producers_looked_at: Monotonic,
     config: TopicConfig,
     rules: ProduceRules,
     condition: Condition,
@@ -122,7 +130,7 @@ pub(crate) fn log_config(config: &TopicConfig) -> LogConfig {
 }
 
 impl<E: Env> Partition<E> {
-    pub(crate) fn new(identity: Identity, config: TopicConfig, log: Log<E>) -> Partition<E> {
+    pub(crate) fn new(identity: Identity, config: TopicConfig, log: Log<E>, producers: Producers) -> Partition<E> {
         assert_eq!(log.flushed(), log.log_end(), "a log is on stable storage before it is served");
         let settings = ReplicaSettings {
             host: identity.host,
@@ -135,6 +143,8 @@ impl<E: Env> Partition<E> {
             name: identity.name,
             replica: Replica::new(settings, ReplicaOffsets::recovered(log_start, log_end)),
             log,
+            producers,
+            producers_looked_at: Monotonic::default(),
             config,
             rules: config.produce_rules(),
             condition: Condition::Serving,
@@ -165,15 +175,61 @@ impl<E: Env> Partition<E> {
         if !self.deferred.is_empty() {
             return self.defer(batch, request, deadline);
         }
-        match self.append(batch, request.acks, deadline, clocks) {
-            Ok(ticket) => Ok(ticket),
-            Err(AppendError::Stopped(failure)) => Err(failure.into()),
-            Err(AppendError::NotReady { .. }) if self.log.lacks_space() => Err(ProduceError::NoSpace { partition: self.name }),
-            Err(_) => self.defer(batch, request, deadline),
+        match self.admit(batch, request.acks, deadline, clocks)? {
+            Some(ticket) => Ok(ticket),
+            None => self.defer(batch, request, deadline),
         }
     }
 
-    fn append(&mut self, batch: &BatchView<'_>, acks: Acks, deadline: Deadline, clocks: Clocks) -> Result<Ticket, AppendError> {
+    /// Appends a batch that is its producer's next, and gives the ticket of the first one for a duplicate. `None`: there is no room for
+    /// the moment.
+    fn admit(
+        &mut self,
+        batch: &BatchView<'_>,
+        acks: Acks,
+        deadline: Deadline,
+        clocks: Clocks,
+    ) -> Result<Option<Ticket>, ProduceError> {
+        let from = producer_of(batch);
+        if let Some(from) = &from
+            && let Admission::Duplicate(place) = self.producers.admit(from, clocks.wall)?
+        {
+            return Ok(Some(self.ticket_again(acks, place.base.plus(from.records), place, deadline)));
+        }
+        match self.append(batch, from, acks, deadline, clocks) {
+            Ok(ticket) => Ok(Some(ticket)),
+            Err(AppendError::Stopped(failure)) => Err(failure.into()),
+            Err(AppendError::NotReady { .. }) if self.log.lacks_space() => Err(ProduceError::NoSpace { partition: self.name }),
+            Err(_) => Ok(None),
+        }
+    }
+
+    /// For a batch that was appended before: acknowledged when the first one is.
+    fn ticket_again(&self, acks: Acks, end: Offset, place: Place, deadline: Deadline) -> Ticket {
+        let Positions { high_watermark, written, flushed, .. } = self.replica.positions();
+        let acknowledged = match (acks, self.replica.class()) {
+            (Acks::All, _) => high_watermark,
+            (_, DurabilityClass::Device) => flushed,
+            (_, DurabilityClass::Written) => written,
+        };
+        if end <= acknowledged {
+            return Ticket::settled(Ok(self.produced(place)));
+        }
+        Ticket::appended_before(&self.tickets, acks, end, self.produced(place), deadline)
+    }
+
+    fn produced(&self, place: Place) -> Produced {
+        Produced { base_offset: place.base, append_time: place.append_time, log_start: self.log.log_start() }
+    }
+
+    fn append(
+        &mut self,
+        batch: &BatchView<'_>,
+        from: Option<ProducerBatch>,
+        acks: Acks,
+        deadline: Deadline,
+        clocks: Clocks,
+    ) -> Result<Ticket, AppendError> {
         let stamp = Stamp {
             leader_epoch: self.replica.leader_epoch(),
             wall: clocks.wall,
@@ -181,13 +237,23 @@ impl<E: Env> Partition<E> {
             log_append_time: self.config.timestamp_source == TimestampSource::Leader,
         };
         let appended = self.log.begin_append(batch, stamp)?;
+        self.note_roll();
+        let place = Place { base: appended.base, append_time: appended.timestamp };
+        if let Some(from) = from {
+            self.producers.appended(&from, place, clocks.wall);
+        }
         let end = self.log.log_end();
         assert_eq!(appended.last.plus(1), end, "a batch ends where its log ends");
         self.replica.appended(end);
         self.appended_bytes += batch.size() as u64;
-        let log_start = self.log.log_start();
-        let produced = Produced { base_offset: appended.base, append_time: appended.timestamp, log_start };
-        Ok(Ticket::appended(&self.tickets, acks, end, produced, deadline))
+        Ok(Ticket::appended(&self.tickets, acks, end, self.produced(place), deadline))
+    }
+
+    /// Gives the log the state of the producers at the end of a segment that has just rolled.
+    fn note_roll(&mut self) {
+        if self.log.wants_producers_at_roll() {
+            self.log.note_producers_at_roll(snapshot_of(&self.producers));
+        }
     }
 
     fn defer(&mut self, batch: &BatchView<'_>, request: &ProduceRequest, deadline: Deadline) -> Result<Ticket, ProduceError> {
@@ -221,16 +287,13 @@ impl<E: Env> Partition<E> {
                 Err(ProduceError::TimedOut { timeout: first.deadline.timeout })
             } else {
                 let view = BatchView::whole(&first.batch).expect("the batch was checked when it came");
-                match self.append(&view, first.request.acks, first.deadline, clocks) {
-                    Ok(ticket) => Ok(ticket),
-                    Err(AppendError::Stopped(failure)) => Err(failure.into()),
-                    Err(AppendError::NotReady { .. }) if self.log.lacks_space() => {
-                        Err(ProduceError::NoSpace { partition: self.name })
-                    }
-                    Err(_) => {
+                match self.admit(&view, first.request.acks, first.deadline, clocks) {
+                    Ok(Some(ticket)) => Ok(ticket),
+                    Ok(None) => {
                         self.deferred.push_front(first);
                         break;
                     }
+                    Err(error) => Err(error),
                 }
             };
             self.deferred_bytes -= size;
@@ -315,9 +378,23 @@ impl<E: Env> Partition<E> {
         if self.maintenance_running || !self.is_serving_or_stopping() {
             return None;
         }
-        let plan = self.log.begin_maintenance(clocks.now, clocks.wall)?;
+        self.expire_producers(clocks);
+        if self.log.wants_producers() {
+            self.log.note_producers(snapshot_of(&self.producers));
+        }
+        let plan = self.log.begin_maintenance(clocks.now, clocks.wall);
+        // It may have rolled by time.
+        self.note_roll();
+        let plan = plan?;
         self.maintenance_running = true;
         Some(plan)
+    }
+
+    fn expire_producers(&mut self, clocks: Clocks) {
+        if clocks.now.since(self.producers_looked_at) >= PRODUCERS_LOOK_INTERVAL {
+            self.producers_looked_at = clocks.now;
+            self.producers.expire(clocks.wall, PRODUCER_ID_EXPIRATION_MS);
+        }
     }
 
     pub(crate) fn finish_maintenance(

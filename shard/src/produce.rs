@@ -10,6 +10,7 @@
 
 use std::time::Duration;
 
+use cluster::producer::ProducerRefused;
 use cluster::replica::{Acks, AppendRefused};
 use protocol::batch::{BatchError, BatchView};
 use protocol::error::{ErrorCode, WireError};
@@ -48,6 +49,9 @@ pub enum ProduceError {
     /// Another leader epoch, or too few in-sync replicas.
     #[error(transparent)]
     Refused(#[from] AppendRefused),
+    /// Its idempotent producer has sent it before, or not all that comes before it; or it isn't allowed to send any more.
+    #[error(transparent)]
+    Producer(#[from] ProducerRefused),
     /// More batches wait for room than may.
     #[error("{waiting} bytes wait for room in the log, {batch} more would pass {allowed}")]
     TooMuchWaits {
@@ -90,6 +94,7 @@ impl WireError for ProduceError {
             ProduceError::UnknownPartition { .. } | ProduceError::Deleted { .. } => ErrorCode::UnknownTopicOrPartition,
             ProduceError::Batch(error) => error.code(),
             ProduceError::Refused(error) => error.code(),
+            ProduceError::Producer(error) => error.code(),
             ProduceError::TooMuchWaits { .. } => ErrorCode::ThrottlingQuotaExceeded,
             ProduceError::NoSpace { .. } | ProduceError::Stopped(_) => ErrorCode::KafkaStorageError,
             ProduceError::TimedOut { .. } => ErrorCode::RequestTimedOut,

@@ -115,6 +115,10 @@ impl TicketQueue {
 impl Lane {
     fn push(&mut self, end: Offset, deadline: Monotonic) -> u64 {
         assert!(self.pending.back().is_none_or(|last| last.end < end), "tickets come in the order of appends");
+        self.list(end, deadline)
+    }
+
+    fn list(&mut self, end: Offset, deadline: Monotonic) -> u64 {
         self.pending.push_back(Pending { end, deadline, waker: None, expired: false, abandoned: false });
         self.first + self.pending.len() as u64 - 1
     }
@@ -197,8 +201,32 @@ impl Ticket {
         produced: Produced,
         deadline: Deadline,
     ) -> Ticket {
+        Ticket::listed(queue, acks, produced, deadline, |lane| lane.push(end, deadline.at))
+    }
+
+    /// For a batch that was appended before and isn't acknowledged yet: it waits with the last one.
+    pub(crate) fn appended_before(
+        queue: &Rc<RefCell<TicketQueue>>,
+        acks: Acks,
+        end: Offset,
+        produced: Produced,
+        deadline: Deadline,
+    ) -> Ticket {
+        Ticket::listed(queue, acks, produced, deadline, |lane| {
+            let last = lane.pending.back().map_or(end, |last| last.end.max(end));
+            lane.list(last, deadline.at)
+        })
+    }
+
+    fn listed(
+        queue: &Rc<RefCell<TicketQueue>>,
+        acks: Acks,
+        produced: Produced,
+        deadline: Deadline,
+        list: impl FnOnce(&mut Lane) -> u64,
+    ) -> Ticket {
         let sequence = match queue.borrow_mut().lane(acks) {
-            Some(lane) => lane.push(end, deadline.at),
+            Some(lane) => list(lane),
             None => return Ticket::settled(Ok(produced)),
         };
         let waiting = Waiting { queue: queue.clone(), acks, sequence, produced, timeout: deadline.timeout };

@@ -86,6 +86,7 @@ impl<E: Env> Log<E> {
         self.last_epoch = with.leader_epoch;
         self.tail.last_append = with.now;
         self.rate.note(with.now, size, &self.storage);
+        self.note_producer_of(&header);
         self.metrics.appended_batches(1);
         self.metrics.appended_bytes(size as u64);
         Ok(Appended { base, last, timestamp })
@@ -176,6 +177,9 @@ impl<E: Env> Log<E> {
         let prepared = self.prepared.take().expect("a log rolls only once the next segment is prepared");
         let base = self.offsets.log_end;
         assert!(base > self.active().base, "an empty segment never rolls");
+        // A snapshot of a state within the segment that ends here is overtaken by the one at its end.
+        self.producers.pending = None;
+        self.active_mut().producers_at_end = (!self.producers.present).then(Box::default);
         let next =
             OpenSegment::new(&self.env, &self.directory, base, Some(prepared), self.config.index_interval_bytes, &self.metrics);
         self.open.push_back(next);

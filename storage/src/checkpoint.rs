@@ -10,7 +10,7 @@ use crate::bytes::{Reader, Short, Writer, finish_with_crc};
 use crate::segment::{EpochStarts, PersistedIndexes};
 
 const MAGIC: u32 = u32::from_le_bytes(*b"CLCP");
-const CHECKPOINT_VERSION: u16 = 2;
+const CHECKPOINT_VERSION: u16 = 3;
 /// A checkpoint is at most this large, in bytes.
 pub(crate) const CHECKPOINT_BYTES_MAX: usize = 64 << 20;
 /// Bytes before the entries.
@@ -23,6 +23,8 @@ pub struct CheckpointEntry {
     pub(crate) log_start: Offset,
     /// All below was on stable storage: a log that ends before it is damaged, not torn.
     pub(crate) flushed: Offset,
+    /// The snapshot of the log's producers goes at least up to here; -1 if there is none.
+    pub(crate) producers: Offset,
     pub(crate) segments: Vec<SegmentCheckpoint>,
 }
 
@@ -48,6 +50,7 @@ impl Checkpoint {
         let mut body = Writer::default();
         for entry in &self.entries {
             body.u128(entry.log.topic.0).u32(entry.log.partition.0).i64(entry.log_start.0).i64(entry.flushed.0);
+            body.i64(entry.producers.0);
             body.u16(u16::try_from(entry.segments.len()).expect("few segments are unsealed"));
             for segment in &entry.segments {
                 let persisted = segment.persisted;
@@ -107,7 +110,7 @@ impl Checkpoint {
 fn decode_entry(input: &mut Reader<'_>) -> Result<CheckpointEntry, Short> {
     let topic = TopicId(input.u128()?);
     let log = TopicPartition { topic, partition: PartitionIndex(input.u32()?) };
-    let (log_start, flushed) = (Offset(input.i64()?), Offset(input.i64()?));
+    let (log_start, flushed, producers) = (Offset(input.i64()?), Offset(input.i64()?), Offset(input.i64()?));
     let count = input.u16()?;
     let mut segments = Vec::new();
     for _ in 0..count {
@@ -125,7 +128,7 @@ fn decode_entry(input: &mut Reader<'_>) -> Result<CheckpointEntry, Short> {
         }
         segments.push(SegmentCheckpoint { base, persisted, first_append, epochs });
     }
-    Ok(CheckpointEntry { log, log_start, flushed, segments })
+    Ok(CheckpointEntry { log, log_start, flushed, producers, segments })
 }
 
 #[cfg(test)]
@@ -137,6 +140,7 @@ mod tests {
             log: TopicPartition { topic: TopicId(9), partition: PartitionIndex(partition) },
             log_start: Offset(3),
             flushed: Offset(150),
+            producers: Offset(140),
             segments: vec![SegmentCheckpoint {
                 base: Offset(100),
                 persisted: PersistedIndexes { entries: 7, entries_crc: 1, time_entries: 2, time_entries_crc: 5 },

@@ -441,6 +441,7 @@ impl<E: Env> Log<E> {
             demand: Default::default(),
             maintenance: Default::default(),
             streams: Default::default(),
+            producers: Default::default(),
             wants_checkpoint: Default::default(),
             failure: None,
             directory_failure: state.failure.clone(),
@@ -452,6 +453,12 @@ impl<E: Env> Log<E> {
     pub fn checkpoint_entry(&self) -> CheckpointEntry {
         self.wants_checkpoint.set(false);
         let segments = self.open.iter().map(|segment| segment.checkpoint()).collect();
-        CheckpointEntry { log: self.name, log_start: self.offsets.log_start, flushed: self.offsets.flushed, segments }
+        CheckpointEntry {
+            log: self.name,
+            log_start: self.offsets.log_start,
+            flushed: self.offsets.flushed,
+            producers: self.producers.on_disk,
+            segments,
+        }
     }
 }

@@ -184,6 +184,14 @@ pub enum RecoveryError {
         /// What is wrong there.
         fault: Fault,
     },
+    /// A snapshot of the log's idempotent producers that this version can't read.
+    #[error("the producers of the log in {path}: {reason}")]
+    Producers {
+        /// The file, or the directory whose last manifest has it.
+        path: PathBuf,
+        /// Why.
+        reason: String,
+    },
     /// A file that this version can't read.
     #[error("{path}: {reason}")]
     Manifest {

@@ -56,6 +56,7 @@ pub struct Log<E: Env> {
     pub(crate) demand: Demand,
     pub(crate) maintenance: crate::maintenance::Maintenance,
     pub(crate) streams: crate::readahead::Streams<E>,
+    pub(crate) producers: crate::producers::KeptProducers,
     /// Whether a checkpoint would shorten the next recovery by much.
     pub(crate) wants_checkpoint: Cell<bool>,
     pub(crate) failure: Option<LogFailure>,

@@ -1,8 +1,8 @@
 //! The manifest of a sealed segment: what it holds, in one small file with a CRC.
 //!
 //! Little endian: magic `u32`, version `u16`, parts `u16`, then the fixed fields, then the parts (tag `u16`, length `u32`, bytes), then
-//! the CRC-32C of all before it. A part that a reader doesn't know is kept as it is. Parts for producer state, transactions,
-//! compaction and tiers are added without a new version.
+//! the CRC-32C of all before it. A part that a reader doesn't know is kept as it is. Parts for transactions, compaction and
+//! tiers are added without a new version.
 
 use protocol::ids::{LeaderEpoch, Offset, Timestamp};
 
@@ -13,6 +13,8 @@ const MAGIC: u32 = u32::from_le_bytes(*b"CLSM");
 /// The version written, and the only one read.
 pub(crate) const MANIFEST_VERSION: u16 = 1;
 const TAG_EPOCHS: u16 = 1;
+/// The idempotent producers at the segment's end, as the log's owner gave them; without it there were none.
+pub(crate) const TAG_PRODUCERS: u16 = 2;
 /// A manifest is at most this large, in bytes.
 pub(crate) const MANIFEST_BYTES_MAX: usize = 4 << 20;
 
@@ -60,6 +62,11 @@ impl From<Short> for ManifestError {
 }
 
 impl Manifest {
+    /// The producers at the segment's end; `None` for nobody.
+    pub(crate) fn producers(&self) -> Option<&[u8]> {
+        self.others.iter().find(|(tag, _)| *tag == TAG_PRODUCERS).map(|(_, bytes)| &bytes[..])
+    }
+
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = Writer::default();
         let parts = u16::try_from(self.others.len() + 1).expect("a manifest has few parts");

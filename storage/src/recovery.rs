@@ -29,6 +29,7 @@ use crate::index::{INDEX_ENTRY_BYTES, IndexEntry};
 use crate::log::Log;
 use crate::maintenance::prepare;
 use crate::manifest::{MANIFEST_BYTES_MAX, Manifest, ManifestError};
+use crate::producers::{PRODUCERS_NAME, ProducerReplay, Replaying};
 use crate::readahead::{READ_BYTES_MAX, Stream};
 use crate::rewrite::Rewriter;
 use crate::segment::{NotedBatch, OpenSegment, SealedSegment, parse_segment_name, segment_path};
@@ -115,7 +116,7 @@ struct Files {
 }
 
 impl<E: Env> Directory<E> {
-    /// Opens a log again. `progress` is called now and then; it mustn't block.
+    /// Opens a log again. `producers` is told of idempotent producers; `progress` is called now and then. Neither may block.
     ///
     /// # Errors
     /// See [`RecoveryError`]. The log's files are as they were, or cut where they were torn.
@@ -123,6 +124,7 @@ impl<E: Env> Directory<E> {
         &self,
         log: TopicPartition,
         config: LogConfig,
+        producers: &mut dyn ProducerReplay,
         mut progress: impl FnMut(RecoveryProgress),
     ) -> Result<Recovered<E>, RecoveryError> {
         let state = self.state();
@@ -132,6 +134,7 @@ impl<E: Env> Directory<E> {
             directory: self.log_path(log),
             log: Log::assemble(state, log, self.log_path(log), config, Offset(0)),
             vouched: entry.as_ref().map_or(Offset(0), |entry| entry.flushed),
+            replaying: Replaying { state: producers, from: Offset(0), present: false },
             progress: RecoveryProgress::default(),
             reported: 0,
         };
@@ -152,6 +155,7 @@ struct Recovery<'a, E: Env> {
     log: Log<E>,
     /// A checkpoint vouches for all below: it was on stable storage.
     vouched: Offset,
+    replaying: Replaying<'a>,
     progress: RecoveryProgress,
     reported: u64,
 }
@@ -164,9 +168,13 @@ impl<E: Env> Recovery<'_, E> {
         progress: &mut impl FnMut(RecoveryProgress),
     ) -> Result<Option<Cut>, RecoveryError> {
         let first = files.logs[0].0;
-        let (sealed, mut place) = self.sealed_prefix(&files).await?;
+        let (sealed, mut place, known) = self.sealed_prefix(&files).await?;
         let unsealed = &files.logs[sealed..];
-        let checkpoints = entry.as_ref().map_or(&[][..], |entry| &entry.segments);
+        self.log.producers.on_disk = self.replaying.begin(self.env, &self.directory, place.expected, known).await?;
+        // All below a snapshot was on stable storage.
+        self.vouched = self.vouched.max(self.replaying.from);
+        let scans_whole = self.log.producers.is_behind(entry.as_ref(), &self.directory);
+        let checkpoints = entry.as_ref().filter(|_| !scans_whole).map_or(&[][..], |entry| &entry.segments);
         self.progress.total = unsealed.iter().map(|(_, bytes)| bytes).sum();
         let mut cut = None;
         for (index, (base, bytes)) in unsealed.iter().copied().enumerate() {
@@ -184,6 +192,7 @@ impl<E: Env> Recovery<'_, E> {
                     self.write_partial(&segment, &end.partial).await?;
                 }
                 end.again.finish().await.map_err(self.log_error(base))?;
+                segment.producers_at_end = Some(self.replaying.at(place.expected));
                 self.log.open.push_back(segment);
                 continue;
             }
@@ -220,6 +229,7 @@ impl<E: Env> Recovery<'_, E> {
         let log_start = log_start.min(end);
         self.log.offsets = crate::log::Offsets { log_start, flushed: end, written: end, log_end: end };
         self.log.last_epoch = place.last_epoch;
+        self.log.producers.present = self.replaying.present;
         Ok(cut)
     }
 
@@ -253,6 +263,7 @@ impl<E: Env> Recovery<'_, E> {
                 Some((base, "log")) => files.logs.push((base, entry.length)),
                 Some((base, "manifest")) => files.manifests.push(base),
                 Some((_, "index" | "timeindex")) => {}
+                None if entry.name == PRODUCERS_NAME => {}
                 _ => {
                     disk.remove_file(&self.directory.join(&entry.name)).await.map_err(failed())?;
                 }
@@ -269,10 +280,11 @@ impl<E: Env> Recovery<'_, E> {
         Ok(files)
     }
 
-    /// How many segments at the front are sealed, and where the log goes on behind them.
-    async fn sealed_prefix(&mut self, files: &Files) -> Result<(usize, Place), RecoveryError> {
+    /// How many segments at the front are sealed, where the log goes on behind them, and the snapshot of the producers there.
+    async fn sealed_prefix(&mut self, files: &Files) -> Result<(usize, Place, Option<Box<[u8]>>), RecoveryError> {
         let mut sealed = files.logs.iter().take_while(|(base, _)| files.manifests.binary_search(base).is_ok()).count();
         let mut place = Place { expected: files.logs[0].0, last_epoch: LeaderEpoch(-1) };
+        let mut producers = None;
         while let Some(last) = sealed.checked_sub(1) {
             let (base, bytes) = files.logs[last];
             let path = segment_path(&self.directory, base, "manifest");
@@ -281,6 +293,7 @@ impl<E: Env> Recovery<'_, E> {
                 Ok(manifest) if manifest.base == base && manifest.log_bytes == bytes => {
                     let last_epoch = manifest.epochs.last().map_or(LeaderEpoch(-1), |(epoch, _)| *epoch);
                     place = Place { expected: manifest.end, last_epoch };
+                    producers = manifest.producers().map(Box::from);
                     break;
                 }
                 Err(error @ ManifestError::Version(_)) => {
@@ -299,7 +312,7 @@ impl<E: Env> Recovery<'_, E> {
             let file = crate::file::SegmentFile::new(file, metrics.clone());
             self.log.sealed.push_back(SealedSegment { base, end, size, file, max_timestamp: None });
         }
-        Ok((sealed, place))
+        Ok((sealed, place, producers))
     }
 
     /// Scans an unsealed segment up to its end, or up to the batch that the next segment starts with.
@@ -351,6 +364,7 @@ impl<E: Env> Recovery<'_, E> {
             } else {
                 segment.note(NotedBatch::of(&header), position);
             }
+            self.replaying.batch(&header);
             let first_seen = if header.max_timestamp.0 > 0 { header.max_timestamp } else { self.env.wall_clock() };
             segment.first_append.get_or_insert(first_seen.min(self.env.wall_clock()));
             place.expected = header.next_offset();

@@ -17,7 +17,8 @@ use crate::error::LogFailure;
 use crate::file::SegmentFile;
 use crate::index::{INDEX_ENTRY_BYTES, IndexEntry};
 use crate::log::Log;
-use crate::manifest::{IndexSummary, Manifest};
+use crate::manifest::{IndexSummary, Manifest, TAG_PRODUCERS};
+use crate::producers::Snapshot;
 use crate::segment::{Name, OpenSegment, PersistedIndexes, SealedSegment, segment_path};
 use crate::time_index::{TIME_ENTRY_BYTES, TimeEntry};
 
@@ -42,6 +43,7 @@ pub(crate) struct PersistPlan<E: Env> {
     time_index: IndexTail,
     is_first: bool,
     is_flushed: bool,
+    producers: Option<Snapshot>,
     persisted: PersistedIndexes,
     written: u64,
     written_offset: Offset,
@@ -50,6 +52,8 @@ pub(crate) struct PersistPlan<E: Env> {
 /// What was persisted.
 pub(crate) struct Persisted {
     base: Offset,
+    /// Up to where the snapshot of the producers goes that was written; -1 for none.
+    producers: Offset,
     persisted: PersistedIndexes,
     written: u64,
     written_offset: Offset,
@@ -68,8 +72,13 @@ pub(crate) struct Sealed {
 
 impl<E: Env> PersistPlan<E> {
     pub(crate) async fn execute(self, env: &E) -> (Persisted, io::Result<()>) {
-        let persisted =
-            Persisted { base: self.base, persisted: self.persisted, written: self.written, written_offset: self.written_offset };
+        let persisted = Persisted {
+            base: self.base,
+            producers: self.producers.as_ref().map_or(Offset(-1), |snapshot| snapshot.at),
+            persisted: self.persisted,
+            written: self.written,
+            written_offset: self.written_offset,
+        };
         let result = self.run(env, false).await;
         (persisted, result)
     }
@@ -77,6 +86,10 @@ impl<E: Env> PersistPlan<E> {
     async fn run(&self, env: &E, exact: bool) -> io::Result<()> {
         if !self.is_flushed {
             self.file.flush().await?;
+        }
+        // Before the entries that it allows: what is scanned may begin before the snapshot, never behind it.
+        if let Some(snapshot) = &self.producers {
+            snapshot.write(env, &self.directory).await?;
         }
         for tail in [&self.index, &self.time_index] {
             tail.write(env, &self.cache, exact).await?;
@@ -188,6 +201,7 @@ impl<E: Env> OpenSegment<E> {
             time_index: time_tail,
             is_first: from.entries == 0,
             is_flushed: self.flushed == self.written,
+            producers: None,
             persisted: advanced(from, index, time_index),
             written: self.written,
             written_offset: log.offsets.written,
@@ -201,6 +215,12 @@ impl<E: Env> OpenSegment<E> {
     }
 }
 
+/// The part of a manifest that says who the producers were at the segment's end.
+fn producers_part<E: Env>(segment: &OpenSegment<E>) -> Vec<(u16, Vec<u8>)> {
+    let given = segment.producers_at_end.iter().filter(|snapshot| !snapshot.is_empty());
+    given.map(|snapshot| (TAG_PRODUCERS, snapshot.to_vec())).collect()
+}
+
 impl<E: Env> Log<E> {
     /// Persists index entries of the active segment, if recovery would have to scan at least `bytes`.
     pub(crate) fn begin_persist(&mut self, bytes: u64) -> Option<PersistPlan<E>> {
@@ -208,18 +228,28 @@ impl<E: Env> Log<E> {
         if active.name != Name::Own || active.unpersisted_bytes() < bytes {
             return None;
         }
-        let written = i64::max(0, self.offsets.written.0 - active.base.0);
+        let snapshot = self.producers.pending.as_ref();
+        // Without a snapshot that is of what is written, recovery would miss the producers of what it needn't scan.
+        let usable = |snapshot: &Snapshot| snapshot.at <= self.offsets.written && self.open.len() == 1;
+        if self.producers.present && !snapshot.is_some_and(usable) {
+            return None;
+        }
+        let end = snapshot.map_or(self.offsets.written, |snapshot| snapshot.at);
+        let written = i64::max(0, end.0 - active.base.0);
         let entries = active.index.entries();
         let entries = &entries[..entries.partition_point(|entry| i64::from(entry.relative_offset) < written)];
         let last = entries.last().filter(|_| entries.len() > active.persisted.entries)?;
         let times = active.time_index.entries();
         let times = &times[..times.partition_point(|entry| entry.relative_offset <= last.relative_offset)];
-        Some(active.persist(self, entries, times))
+        let mut plan = active.persist(self, entries, times);
+        plan.producers = self.producers.pending.take();
+        Some(plan)
     }
 
     pub(crate) fn finish_persist(&mut self, persisted: Persisted, result: io::Result<()>) -> Result<(), LogFailure> {
         result.map_err(|cause| self.fail("persisting indexes", (persisted.base, 0), cause))?;
         self.check_running()?;
+        self.producers.on_disk = self.producers.on_disk.max(persisted.producers);
         if let Some(segment) = self.open_segment(persisted.base) {
             segment.persisted = persisted.persisted;
             segment.flushed = segment.flushed.max(persisted.written);
@@ -239,7 +269,7 @@ impl<E: Env> Log<E> {
         }
         let first = &self.open[0];
         let ready = first.name == Name::Own && first.written == first.appended && !self.writer.is_writing(first.base);
-        if !ready || first.zeroing_to.is_some() {
+        if !ready || first.zeroing_to.is_some() || first.producers_at_end.is_none() {
             return None;
         }
         self.open[0].time_index.add_entry();
@@ -259,7 +289,7 @@ impl<E: Env> Log<E> {
             max_timestamp_offset: first.time_index.max_offset(),
             first_append: first.first_append.unwrap_or(Timestamp::NONE),
             epochs: first.epochs.clone(),
-            others: Vec::new(),
+            others: producers_part(first),
         };
         Some(SealPlan { persist, manifest })
     }

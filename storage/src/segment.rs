@@ -73,6 +73,8 @@ pub(crate) struct OpenSegment<E: Env> {
     pub(crate) first_append: Option<Timestamp>,
     /// Entries of both indexes that lie in their files, and the log position up to which they reach.
     pub(crate) persisted: PersistedIndexes,
+    /// Once it has rolled: its owner's snapshot of the producers as of its end, empty for nobody; `None` until it was given.
+    pub(crate) producers_at_end: Option<Box<[u8]>>,
 }
 
 /// What the index files of an open segment hold.
@@ -116,6 +118,7 @@ impl<E: Env> OpenSegment<E> {
             epochs: SmallVec::new(),
             first_append: None,
             persisted: PersistedIndexes::default(),
+            producers_at_end: None,
         }
     }
 

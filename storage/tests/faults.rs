@@ -37,7 +37,7 @@ fn t21_after_a_failed_write_nothing_is_appended_or_acknowledged() {
         drop((log, directory));
         env.crash(Crash::Kill);
         let env = env.restart();
-        let mut log = open(&env).await.recover_log(LOG, LogConfig::default(), |_| {}).await.unwrap().log;
+        let mut log = open(&env).await.recover_log(LOG, LogConfig::default(), &mut (), |_| {}).await.unwrap().log;
         let found = numbers(&mut log, Offset(0)).await;
         assert!(found.len() == 10 || found.len() == 11, "{found:?}");
         assert_eq!(found, (0..u64::try_from(found.len()).unwrap()).collect::<Vec<_>>());
@@ -120,14 +120,14 @@ fn t22_recovery_writes_again_what_a_failed_flush_may_have_lost() {
             // The drive still shows what it has lost, and the process that knew of it is gone.
             env.crash(Crash::Kill);
             let env = env.restart();
-            let mut log = open(&env).await.recover_log(LOG, config, |_| {}).await.unwrap().log;
+            let mut log = open(&env).await.recover_log(LOG, config, &mut (), |_| {}).await.unwrap().log;
             let given_out = numbers(&mut log, Offset(0)).await;
             assert_eq!(given_out, (0..batches).collect::<Vec<_>>());
             assert_eq!(log.flushed(), log.log_end());
             drop(log);
             env.crash(Crash::PowerCut);
             let env = env.restart();
-            let mut log = open(&env).await.recover_log(LOG, config, |_| {}).await.unwrap().log;
+            let mut log = open(&env).await.recover_log(LOG, config, &mut (), |_| {}).await.unwrap().log;
             assert_eq!(numbers(&mut log, Offset(0)).await, given_out);
         });
     }
@@ -196,7 +196,7 @@ fn t23_checkpoints_that_fail_leave_the_last_one_that_counts() {
             drop((log, directory));
             env.crash(Crash::PowerCut);
             let env = env.restart();
-            let recovered = open(&env).await.recover_log(LOG, LogConfig::default(), |_| {}).await.unwrap();
+            let recovered = open(&env).await.recover_log(LOG, LogConfig::default(), &mut (), |_| {}).await.unwrap();
             assert!(recovered.scanned < 8 * 9200, "no checkpoint counted: {} bytes were scanned", recovered.scanned);
         });
     }

@@ -56,7 +56,7 @@ fn t34_a_time_finds_the_first_record_whatever_the_order_of_timestamps() {
             let end = log.log_end();
             drop(log);
             for reopened in [false, true] {
-                let mut log = directory.recover_log(LOG, config, |_| {}).await.unwrap().log;
+                let mut log = directory.recover_log(LOG, config, &mut (), |_| {}).await.unwrap().log;
                 for _ in 0..150 {
                     let timestamp = i64::try_from(env.workload().between(998_000, 1_037_000)).unwrap();
                     assert_eq!(look(&mut log, timestamp, end).await, first_at(&all, timestamp), "{timestamp} {reopened}");

@@ -13,7 +13,7 @@ use support::*;
 
 async fn recover_with(env: &SimEnv, config: LogConfig) -> (Directory<SimEnv>, Recovered<SimEnv>) {
     let directory = open(env).await;
-    let recovered = directory.recover_log(LOG, config, |_| {}).await.unwrap();
+    let recovered = directory.recover_log(LOG, config, &mut (), |_| {}).await.unwrap();
     (directory, recovered)
 }
 
@@ -188,7 +188,7 @@ fn damage_below_the_checkpoint_is_an_error_not_a_cut() {
         env.crash(Crash::Kill);
         let env = env.restart();
         let directory = open(&env).await;
-        let mut log = directory.recover_log(LOG, LogConfig::default(), |_| {}).await.unwrap().log;
+        let mut log = directory.recover_log(LOG, LogConfig::default(), &mut (), |_| {}).await.unwrap().log;
         settle(&env, &mut log).await.unwrap();
         env.sleep(std::time::Duration::from_secs(60)).await;
         settle(&env, &mut log).await.unwrap();
@@ -198,7 +198,7 @@ fn damage_below_the_checkpoint_is_an_error_not_a_cut() {
         scribble(&env, 0, position, &[0x55; 8192]).await;
         env.crash(Crash::Kill);
         let env = env.restart();
-        let result = open(&env).await.recover_log(LOG, LogConfig::default(), |_| {}).await;
+        let result = open(&env).await.recover_log(LOG, LogConfig::default(), &mut (), |_| {}).await;
         assert!(matches!(result.err(), Some(RecoveryError::Damaged { .. })));
     });
 }
@@ -239,7 +239,7 @@ fn t35_damage_behind_the_last_index_entry_is_no_torn_tail_after_a_checkpoint() {
         before[position] ^= 1;
         scribble(&env, 0, 0, &before).await;
         for _ in 0..2 {
-            let result = open(&env).await.recover_log(LOG, LogConfig::default(), |_| {}).await;
+            let result = open(&env).await.recover_log(LOG, LogConfig::default(), &mut (), |_| {}).await;
             assert!(matches!(result.err(), Some(RecoveryError::Damaged { .. })));
             env.crash(Crash::Kill);
             env = env.restart();
@@ -306,7 +306,7 @@ fn a_log_whose_first_segment_is_gone_is_refused() {
         for name in names.iter().filter(|name| name.starts_with(&names[0][..20])) {
             env.disk().remove_file(&path.join(name)).await.unwrap();
         }
-        let result = open(&env).await.recover_log(LOG, small_segments(), |_| {}).await;
+        let result = open(&env).await.recover_log(LOG, small_segments(), &mut (), |_| {}).await;
         let error = result.err().unwrap();
         assert!(matches!(error, RecoveryError::Gap { expected: Offset(0), .. }), "{error}");
     });
@@ -352,7 +352,7 @@ fn a_deleted_log_stays_deleted() {
         let directory = open(&env).await;
         assert_eq!(directory.list_logs().await.unwrap(), []);
         assert!(!directory.has_log(LOG).await.unwrap());
-        let result = directory.recover_log(LOG, small_segments(), |_| {}).await;
+        let result = directory.recover_log(LOG, small_segments(), &mut (), |_| {}).await;
         assert!(matches!(result.err(), Some(RecoveryError::Missing { .. })));
     });
 }
@@ -395,7 +395,7 @@ fn random_history(seed: u64) {
             let mut log = if start == 1 {
                 directory.create_log(LOG, small_segments()).await.unwrap()
             } else {
-                directory.recover_log(LOG, small_segments(), |_| {}).await.unwrap().log
+                directory.recover_log(LOG, small_segments(), &mut (), |_| {}).await.unwrap().log
             };
             let found = numbers(&mut log, Offset(0)).await;
             assert!(found.len() >= known.flushed, "{} of {} flushed are there", found.len(), known.flushed);

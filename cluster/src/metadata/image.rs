@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use protocol::error::{ErrorCode, WireError};
-use protocol::ids::{BrokerEpoch, CoreId, DirectoryId, HostId, LeaderEpoch, PartitionIndex, TopicId, TopicPartition};
+use protocol::ids::{BrokerEpoch, CoreId, DirectoryId, HostId, LeaderEpoch, PartitionIndex, ProducerId, TopicId, TopicPartition};
 use protocol::limits::{PARTITIONS_PER_TOPIC_MAX, TOPICS_MAX};
 use protocol::topic_name::{self, TopicNameError};
 
@@ -59,6 +59,8 @@ pub struct Image {
     topics: BTreeMap<TopicId, TopicImage>,
     /// By folded name.
     names: BTreeMap<String, TopicId>,
+    /// The first producer id that no host has taken.
+    producer_ids_next: ProducerId,
 }
 
 /// Why a record can't be applied, or may not be proposed.
@@ -134,6 +136,14 @@ pub enum ApplyError {
     /// A setting isn't allowed.
     #[error(transparent)]
     Config(#[from] ConfigError),
+    /// Producer ids that were taken before, or none at all.
+    #[error("producer ids are taken up to {given}, which were taken up to {known} already")]
+    ProducerIdsTaken {
+        /// The record's end.
+        given: ProducerId,
+        /// The image's.
+        known: ProducerId,
+    },
     /// A leader epoch would pass 2^31 - 1.
     #[error("the leader epoch of {partition} is at its end")]
     EpochExhausted {
@@ -150,9 +160,10 @@ fn folded(name: &str) -> String {
 impl WireError for ApplyError {
     fn code(&self) -> ErrorCode {
         match self {
-            ApplyError::StaleBrokerEpoch { .. } | ApplyError::UnknownHost { .. } | ApplyError::TopicIdTaken { .. } => {
-                ErrorCode::InvalidRequest
-            }
+            ApplyError::StaleBrokerEpoch { .. }
+            | ApplyError::UnknownHost { .. }
+            | ApplyError::TopicIdTaken { .. }
+            | ApplyError::ProducerIdsTaken { .. } => ErrorCode::InvalidRequest,
             ApplyError::TopicExists { .. } => ErrorCode::TopicAlreadyExists,
             ApplyError::NameCollides { .. } => ErrorCode::InvalidTopicException,
             ApplyError::UnknownTopic { .. } => ErrorCode::UnknownTopicId,
@@ -220,6 +231,12 @@ impl Image {
         self.hosts.get(&host).copied()
     }
 
+    /// The first producer id that no host has taken.
+    #[must_use]
+    pub fn producer_ids_next(&self) -> ProducerId {
+        self.producer_ids_next
+    }
+
     /// Whether [`Image::apply`] would take the record: to be asked before it is appended to the metadata log.
     ///
     /// # Errors
@@ -238,6 +255,7 @@ impl Image {
             MetadataRecord::TopicConfigChanged { id, name, value } => {
                 changed_configs(self.known(*id)?, name, value.as_deref()).map(|_| ())
             }
+            MetadataRecord::ProducerIdsTaken { host, next } => self.check_producer_ids(*host, *next),
         }
     }
 
@@ -285,6 +303,7 @@ impl Image {
                 let topic = self.topics.get_mut(id).expect("checked above");
                 (topic.configs, topic.config) = changed_configs(topic, name, value.as_deref())?;
             }
+            MetadataRecord::ProducerIdsTaken { next, .. } => self.producer_ids_next = *next,
         }
         Ok(())
     }
@@ -299,6 +318,14 @@ impl Image {
             Some((partition, _)) => Err(ApplyError::EpochExhausted { partition }),
             None => Ok(()),
         }
+    }
+
+    fn check_producer_ids(&self, host: HostId, given: ProducerId) -> Result<(), ApplyError> {
+        if !self.hosts.contains_key(&host) {
+            return Err(ApplyError::UnknownHost { host });
+        }
+        let known = self.producer_ids_next;
+        if given > known { Ok(()) } else { Err(ApplyError::ProducerIdsTaken { given, known }) }
     }
 
     fn check_topic_created(&self, id: TopicId, name: &str, partitions: u32) -> Result<(), ApplyError> {

@@ -10,7 +10,7 @@
 //! Decoding takes bytes from a disk: every length is checked against what is there, nothing is allocated on its word, and bytes left
 //! over are an error.
 
-use protocol::ids::{BrokerEpoch, CoreId, DirectoryId, HostId, PartitionIndex, TopicId, TopicPartition};
+use protocol::ids::{BrokerEpoch, CoreId, DirectoryId, HostId, PartitionIndex, ProducerId, TopicId, TopicPartition};
 
 #[cfg(test)]
 mod tests;
@@ -23,6 +23,7 @@ const TOPIC_CREATED: u8 = 2;
 const PARTITION_PLACED: u8 = 3;
 const TOPIC_DELETED: u8 = 4;
 const TOPIC_CONFIG_CHANGED: u8 = 5;
+const PRODUCER_IDS_TAKEN: u8 = 6;
 
 /// Longest text of a record, in bytes.
 pub const TEXT_BYTES_MAX: usize = 4096;
@@ -74,6 +75,13 @@ pub enum MetadataRecord {
         name: String,
         /// Its value; `None`: back to the default.
         value: Option<String>,
+    },
+    /// A host gives producer ids away, up to here.
+    ProducerIdsTaken {
+        /// The host.
+        host: HostId,
+        /// The first id that is free from now on.
+        next: ProducerId,
     },
 }
 
@@ -180,6 +188,11 @@ impl MetadataRecord {
                     text(&mut out, value);
                 }
             }
+            MetadataRecord::ProducerIdsTaken { host, next } => {
+                head(&mut out, PRODUCER_IDS_TAKEN);
+                out.extend(host.0.to_le_bytes());
+                out.extend(next.0.to_le_bytes());
+            }
         }
         out
     }
@@ -219,6 +232,10 @@ impl MetadataRecord {
                 id: TopicId(fields.u128("topic id")?),
                 name: fields.text("setting name")?,
                 value: if fields.flag("value present")? { Some(fields.text("setting value")?) } else { None },
+            },
+            PRODUCER_IDS_TAKEN => MetadataRecord::ProducerIdsTaken {
+                host: HostId(fields.u32("host")?),
+                next: ProducerId(fields.i64("next producer id")?),
             },
             _ => return Err(DecodeError::Unsupported { format, kind, version }),
         };

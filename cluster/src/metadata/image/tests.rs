@@ -119,6 +119,21 @@ fn settings_change_and_return_to_their_defaults() {
 }
 
 #[test]
+fn producer_ids_are_taken_once() {
+    let mut image = image(&[started(1, 1)]);
+    let taken = |host: u32, next: i64| MetadataRecord::ProducerIdsTaken { host: HostId(host), next: ProducerId(next) };
+    assert_eq!(image.producer_ids_next(), ProducerId(0));
+    assert_eq!(refused(&image, &taken(2, 1000)), ApplyError::UnknownHost { host: HostId(2) });
+    image.apply(&taken(1, 1000)).unwrap();
+    assert_eq!(image.producer_ids_next(), ProducerId(1000));
+    for given in [-1, 0, 999, 1000] {
+        let again = ApplyError::ProducerIdsTaken { given: ProducerId(given), known: ProducerId(1000) };
+        assert_eq!(refused(&image, &taken(1, given)), again);
+    }
+    image.apply(&taken(1, 1001)).unwrap();
+}
+
+#[test]
 fn a_name_that_differs_in_dots_alone_is_refused() {
     let image = image(&[created(10, "eu.orders", 1)]);
     let collides = ApplyError::NameCollides { name: "eu_orders".into(), other: "eu.orders".into() };
@@ -142,6 +157,8 @@ fn any_record() -> impl Strategy<Value = MetadataRecord> {
             name: name.into(),
             value: value.map(str::to_owned),
         }),
+        (0_u32..3, -2_i64..9)
+            .prop_map(|(host, next)| MetadataRecord::ProducerIdsTaken { host: HostId(host), next: ProducerId(next) }),
     ]
 }
 

@@ -63,6 +63,10 @@ fn golden() -> Vec<(MetadataRecord, &'static str)> {
             MetadataRecord::TopicConfigChanged { id, name: "segment.ms".into(), value: None },
             concat!("010501", "100f0e0d0c0b0a090807060504030201", "0a00", "7365676d656e742e6d73", "00"),
         ),
+        (
+            MetadataRecord::ProducerIdsTaken { host: HostId(7), next: ProducerId(2000) },
+            concat!("010601", "07000000", "d007000000000000"),
+        ),
     ]
 }
 
@@ -146,6 +150,8 @@ fn any_record() -> impl Strategy<Value = MetadataRecord> {
             name,
             value
         }),
+        (any::<u32>(), any::<i64>())
+            .prop_map(|(host, next)| MetadataRecord::ProducerIdsTaken { host: HostId(host), next: ProducerId(next) }),
     ]
 }
 
