@@ -8,11 +8,12 @@ use std::time::Duration;
 
 use hashbrown::HashMap;
 use protocol::error::ErrorCode;
-use protocol::ids::{ClusterId, CoreId, HostId, LeaderEpoch, Offset, PartitionIndex, Timestamp, TopicId};
+use protocol::ids::{ClusterId, CoreId, HostId, LeaderEpoch, Offset, PartitionIndex, ProducerId, Timestamp, TopicId};
 use protocol::limits;
 use protocol::native::{
-    CreateTopicReply, CreateTopicRequest, DeleteTopicReply, DeleteTopicRequest, HelloReply, Kind, ListOffsetsPartition,
-    ListOffsetsReply, ListOffsetsRequest, MetadataReply, MetadataRequest, MetadataTopic, OffsetSpec,
+    CreateTopicReply, CreateTopicRequest, DeleteTopicReply, DeleteTopicRequest, HelloReply, InitProducerReply,
+    InitProducerRequest, Kind, ListOffsetsPartition, ListOffsetsReply, ListOffsetsRequest, MetadataReply, MetadataRequest,
+    MetadataTopic, OffsetSpec,
 };
 use tokio::time::Instant;
 
@@ -189,6 +190,15 @@ impl Client {
         let reply = self.control_request(request, Repeat::IfNotSent).await?;
         self.lock_topics().remove(name);
         DeleteTopicReply::decode_body(&reply.body).map(|reply| reply.topic_id).map_err(|error| self.malformed(error))
+    }
+
+    /// A producer id that nobody has had.
+    pub(crate) async fn init_producer(&self) -> Result<ProducerId, RequestError> {
+        let wait = self.inner.config.request_timeout;
+        let body = InitProducerRequest { timeout_ms: milliseconds(wait) };
+        let request = Request { wait, ..Request::new(Kind::InitProducer, body.encode_body()) };
+        let reply = self.control_request(request, Repeat::Always).await?;
+        InitProducerReply::decode_body(&reply.body).map(|reply| reply.producer_id).map_err(|error| self.malformed(error))
     }
 
     /// All topics, by name.

@@ -51,7 +51,7 @@ impl Acks {
     }
 }
 
-/// What is sent again. Producers aren't idempotent yet, so the choice is the application's.
+/// What is sent again. Of an idempotent producer a batch whose outcome isn't known is sent again too, unless with [`Retry::Never`]: it lands once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Retry {
     /// Nothing: each failure is reported.
@@ -94,6 +94,8 @@ pub struct ProducerConfig {
     pub memory_bytes: usize,
     /// Batches of one partition that are under way at once.
     pub batches_in_flight_max: usize,
+    /// Whether the server is to know batches again, so that what is sent twice is in the log once. Counts with [`Acks::All`] only.
+    pub idempotent: bool,
     /// What is sent again.
     pub retry: Retry,
     /// Pause before a batch is sent again; doubled each time, up to a second.
@@ -116,6 +118,7 @@ impl Default for ProducerConfig {
             codec: Codec::Zstd,
             memory_bytes: 32 << 20,
             batches_in_flight_max: 5,
+            idempotent: true,
             retry: Retry::Refused,
             retry_backoff: Duration::from_millis(20),
             delivery_timeout: Duration::from_secs(120),
@@ -126,6 +129,10 @@ impl Default for ProducerConfig {
 }
 
 impl ProducerConfig {
+    pub(crate) fn is_idempotent(&self) -> bool {
+        self.idempotent && self.acks == Acks::All
+    }
+
     /// The first setting that is out of its bounds, in words.
     pub(crate) fn problem(&self) -> Option<String> {
         let batch_max = limits::BATCH_BYTES_CEILING / 2;
@@ -141,10 +148,15 @@ impl ProducerConfig {
             let asked = self.memory_bytes;
             return Some(format!("memory_bytes is {asked}, allowed are {memory_min} (a record and a batch) to {memory_max}"));
         }
-        let window_max = limits::REQUESTS_IN_FLIGHT_PER_CONNECTION_MAX;
+        let window_max = if self.is_idempotent() {
+            limits::PRODUCER_BATCHES_REMEMBERED
+        } else {
+            limits::REQUESTS_IN_FLIGHT_PER_CONNECTION_MAX
+        };
         if self.batches_in_flight_max == 0 || self.batches_in_flight_max > window_max {
             let asked = self.batches_in_flight_max;
-            return Some(format!("batches_in_flight_max is {asked}, allowed are 1 to {window_max}"));
+            let why = if self.is_idempotent() { " of an idempotent producer" } else { "" };
+            return Some(format!("batches_in_flight_max is {asked}, allowed are 1 to {window_max}{why}"));
         }
         None
     }

@@ -6,11 +6,13 @@ use std::sync::{Arc, Mutex};
 use protocol::batch::BatchView;
 use protocol::error::ErrorCode;
 use protocol::frame::{self, FrameHeader, HEADER_BYTES};
-use protocol::ids::{ClusterId, CoreId, HostId, LeaderEpoch, Offset, PartitionIndex, Timestamp, TopicId};
+use protocol::ids::{
+    ClusterId, CoreId, HostId, LeaderEpoch, Offset, PartitionIndex, ProducerEpoch, ProducerId, Sequence, Timestamp, TopicId,
+};
 use protocol::native::{
-    ErrorReply, FetchPartitionReply, FetchReply, FetchRequest, HelloReply, Kind, ListOffsetsPartitionReply, ListOffsetsReply,
-    ListOffsetsRequest, MetadataPartition, MetadataReply, MetadataRequest, MetadataTopic, OffsetSpec, ProduceReply,
-    ProduceRequest, ProduceResult,
+    ErrorReply, FetchPartitionReply, FetchReply, FetchRequest, HelloReply, InitProducerReply, Kind, ListOffsetsPartitionReply,
+    ListOffsetsReply, ListOffsetsRequest, MetadataPartition, MetadataReply, MetadataRequest, MetadataTopic, OffsetSpec,
+    ProduceReply, ProduceRequest, ProduceResult,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -38,6 +40,8 @@ pub enum Answer {
 #[derive(Default)]
 pub struct Log {
     pub batches: Vec<Vec<u8>>,
+    /// Producer, epoch and sequence of those that have them, their records and offsets.
+    known: Vec<((ProducerId, ProducerEpoch, Sequence), u32, i64)>,
     pub end: i64,
     pub start: i64,
 }
@@ -53,6 +57,9 @@ pub struct World {
     pub seen: Vec<Kind>,
     pub connections: usize,
     pub produce_held: bool,
+    /// Producer ids given.
+    pub producer_ids: i64,
+    pub refuse_producers: Option<ErrorCode>,
 }
 
 /// A running fake.
@@ -171,7 +178,18 @@ impl FakeServer {
             Kind::Produce => self.produce(header, body, payload).await,
             Kind::Fetch => self.fetch(header, body).await,
             Kind::CreateTopic | Kind::DeleteTopic => Some(refuse(header, ErrorCode::TopicAlreadyExists)),
+            Kind::InitProducer => Some(self.init_producer(header)),
         }
+    }
+
+    fn init_producer(&self, header: &FrameHeader) -> Vec<u8> {
+        let mut world = self.world.lock().unwrap();
+        if let Some(code) = world.refuse_producers {
+            return refuse(header, code);
+        }
+        world.producer_ids += 1;
+        let reply_body = InitProducerReply { producer_id: ProducerId(world.producer_ids), producer_epoch: ProducerEpoch(0) };
+        reply(header, &reply_body.encode_body(), &[])
     }
 
     async fn produce(&self, header: &FrameHeader, body: &[u8], payload: &[u8]) -> Option<Vec<u8>> {
@@ -194,10 +212,10 @@ impl FakeServer {
                 Answer::Serve | Answer::AppendAndClose => {
                     let mut world = self.world.lock().unwrap();
                     let known = asked.topic_id == TopicId(world.topic_id);
-                    if known {
-                        result.base_offset = Offset(world.logs[asked.partition.0 as usize].append(batch));
-                    } else {
-                        result.error = ErrorCode::UnknownTopicId;
+                    match known.then(|| world.logs[asked.partition.0 as usize].produce(batch)) {
+                        Some(Ok(base)) => result.base_offset = Offset(base),
+                        Some(Err(code)) => result.error = code,
+                        None => result.error = ErrorCode::UnknownTopicId,
                     }
                 }
                 _ => {}
@@ -331,6 +349,26 @@ impl FakeServer {
 }
 
 impl Log {
+    /// Appends what is new of an idempotent producer, and knows again what it has sent before.
+    fn produce(&mut self, batch: &[u8]) -> Result<i64, ErrorCode> {
+        let view = BatchView::whole(batch).unwrap();
+        let from = (view.producer_id(), view.producer_epoch(), view.base_sequence());
+        if from.0 == ProducerId::NONE {
+            return Ok(self.append(batch));
+        }
+        if let Some((_, _, base)) = self.known.iter().find(|(known, _, _)| *known == from) {
+            return Ok(*base);
+        }
+        let last = self.known.iter().rev().find(|(known, _, _)| (known.0, known.1) == (from.0, from.1));
+        if last.is_some_and(|((_, _, first), records, _)| first.plus(*records) != from.2) {
+            return Err(ErrorCode::OutOfOrderSequenceNumber);
+        }
+        let records = u32::try_from(view.record_count()).unwrap();
+        let base = self.append(batch);
+        self.known.push((from, records, base));
+        Ok(base)
+    }
+
     fn append(&mut self, batch: &[u8]) -> i64 {
         let base = self.end;
         let mut batch = batch.to_vec();

@@ -9,6 +9,7 @@
 mod open_batch;
 mod queue;
 mod sender;
+mod sequences;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
@@ -39,9 +40,9 @@ const RECORD_OVERHEAD_BYTES: usize = 64;
 /// Several batches of a partition are under way at once, and records stay in the order of `send`; see
 /// [`DeliveryError::Overtaken`](crate::DeliveryError::Overtaken) for what that means after a refusal.
 ///
-/// Producers aren't idempotent yet. When a connection breaks with batches under way, their records end as
-/// [`DeliveryError::Unknown`](crate::DeliveryError::Unknown): they may be in the log or not. With
-/// [`Retry::RefusedAndUnknown`](crate::Retry::RefusedAndUnknown) they are sent again, and may then be there twice.
+/// It is idempotent unless [`ProducerConfig::idempotent`] says otherwise: batches have sequences, by which the server knows one again that is
+/// sent twice (KIP-98). When a connection breaks with batches under way, they are sent again until `delivery_timeout`, and are in the log once.
+/// Otherwise their records end as [`DeliveryError::Unknown`](crate::DeliveryError::Unknown): they may be in the log or not.
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -312,6 +313,7 @@ impl State {
         }
         *slot = Some(index_next);
         let policy = Policy {
+            idempotent: config.is_idempotent(),
             window: config.batches_in_flight_max,
             retry: config.retry,
             backoff: config.retry_backoff,

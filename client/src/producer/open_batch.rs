@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use protocol::batch::{self, BatchBuilder, BuildError, RecordFields};
+use protocol::batch::{self, BatchBuilder, BuildError, ProducerFields, RecordFields};
 use protocol::ids::Timestamp;
 use smallvec::SmallVec;
 use tokio::time::Instant;
@@ -60,12 +60,13 @@ impl OpenBatch {
         Ok(index)
     }
 
-    /// Compresses it and sets its CRC. If that fails, the batch that comes with the error has no bytes: it can only be
+    /// Compresses it, says who sends it and sets its CRC. If that fails, the batch that comes with the error has no bytes: it can only be
     /// settled.
-    pub fn finish(self) -> Result<Batch, (Batch, BuildError)> {
+    pub fn finish(self, producer: Option<ProducerFields>) -> Result<Batch, (Batch, BuildError)> {
         let (builder, mut batch) = self.split();
-        match builder.finish() {
+        match builder.producer(producer.unwrap_or(ProducerFields::NONE)).finish() {
             Ok(bytes) => {
+                batch.has_sequence = producer.is_some();
                 batch.bytes = Bytes::from(bytes);
                 Ok(batch)
             }
@@ -85,6 +86,7 @@ impl OpenBatch {
             records: self.builder.record_count(),
             deadline: self.deadline,
             outcome: self.outcome,
+            has_sequence: false,
             maybe_appended: false,
             last_failure: None,
         };

@@ -9,6 +9,7 @@
 //!   accepted (or may have been), it fails as overtaken: sent again it would land behind it. Otherwise all go again, in
 //!   order. While one waits, nothing new leaves.
 //! - Every batch is settled once.
+//! - An idempotent producer's batches have sequences ([`super::sequences`]): a batch whose outcome isn't known goes again and lands once.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -16,13 +17,14 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use protocol::error::ErrorCode;
-use protocol::ids::{Offset, PartitionIndex, Timestamp};
+use protocol::ids::{Offset, PartitionIndex, ProducerId, Timestamp};
 use tokio::time::Instant;
 
 use crate::config::Retry;
 use crate::delivery::{BatchOutcome, BatchResult};
 use crate::error::{self, DeliveryError};
 use crate::producer::open_batch::OpenBatch;
+use crate::producer::sequences::Sequences;
 
 /// Longest pause before a batch is sent again.
 const BACKOFF_MAX: Duration = Duration::from_secs(1);
@@ -34,6 +36,8 @@ pub(super) struct Batch {
     pub records: u32,
     pub deadline: Instant,
     pub outcome: Arc<BatchOutcome>,
+    /// The server may know it again.
+    pub has_sequence: bool,
     /// An earlier attempt may have been appended.
     pub maybe_appended: bool,
     pub last_failure: Option<String>,
@@ -59,6 +63,10 @@ pub(super) enum Attempt {
     },
 }
 
+impl Attempt {
+    const ACCEPTED_SOMEWHERE: Attempt = Attempt::Accepted { base_offset: None, append_time: None };
+}
+
 enum State {
     Sent,
     /// Has failed, and would be sent again if nothing overtakes it.
@@ -74,6 +82,8 @@ struct InFlight {
 /// Settings that decide about attempts.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Policy {
+    /// The server knows a batch again that is sent twice.
+    pub idempotent: bool,
     pub window: usize,
     pub retry: Retry,
     pub backoff: Duration,
@@ -85,6 +95,8 @@ pub(super) struct Queue {
     pub topic: Arc<str>,
     pub partition: PartitionIndex,
     policy: Policy,
+    /// Of an idempotent producer.
+    sequences: Option<Sequences>,
     open: Option<OpenBatch>,
     ready: VecDeque<OpenBatch>,
     again: VecDeque<Batch>,
@@ -104,6 +116,7 @@ impl Queue {
             topic,
             partition,
             policy,
+            sequences: policy.idempotent.then(Sequences::new),
             open: None,
             ready: VecDeque::new(),
             again: VecDeque::new(),
@@ -156,14 +169,27 @@ impl Queue {
         [deadline, due].into_iter().flatten().min()
     }
 
+    /// Whether nothing can leave until [`Queue::give_producer`].
+    pub fn lacks_producer(&self) -> bool {
+        self.sequences.as_ref().is_some_and(Sequences::lacks_producer)
+    }
+
+    /// Takes the producer's identity. `false` if another one is needed.
+    pub fn give_producer(&mut self, producer: ProducerId) -> bool {
+        self.sequences.as_mut().is_none_or(|sequences| sequences.give(producer))
+    }
+
     /// Whether nothing may leave until results come.
     fn is_held(&self) -> bool {
+        if self.sequences.as_ref().is_some_and(|sequences| sequences.holds(self.in_flight.len())) {
+            return true;
+        }
         self.in_flight.len() >= self.policy.window || self.in_flight.iter().any(|entry| matches!(entry.state, State::Waiting(_)))
     }
 
     /// Whether a batch may leave now.
     pub fn has_sendable(&mut self, now: Instant) -> bool {
-        if self.is_held() {
+        if self.is_held() || self.lacks_producer() {
             return false;
         }
         if let Some(until) = self.rest_until {
@@ -178,14 +204,29 @@ impl Queue {
     /// The batch that leaves next, compressed. It must be handed back to [`Queue::sent`] or [`Queue::unsent`].
     pub fn next_batch(&mut self, now: Instant) -> Option<Batch> {
         while self.has_sendable(now) {
+            if let Some(sequences) = &mut self.sequences
+                && self.in_flight.is_empty()
+            {
+                let sequenced = self.again.iter_mut().filter(|batch| batch.has_sequence);
+                sequences.close_gap(sequenced.map(|batch| (&mut batch.bytes, batch.records)));
+                if sequences.lacks_producer() {
+                    return None;
+                }
+            }
             if let Some(batch) = self.again.pop_front() {
                 return Some(batch);
             }
             if self.ready.is_empty() {
                 self.close_open();
             }
-            match self.ready.pop_front()?.finish() {
-                Ok(batch) => return Some(batch),
+            let producer = self.sequences.as_ref().map(Sequences::fields);
+            match self.ready.pop_front()?.finish(producer) {
+                Ok(batch) => {
+                    if let Some(sequences) = &mut self.sequences {
+                        sequences.taken(batch.records);
+                    }
+                    return Some(batch);
+                }
                 Err((batch, error)) => {
                     let error = self.final_error(&batch, Attempt::NotSent { reason: error.to_string() });
                     self.settle(batch, BatchResult::Failed(error));
@@ -221,12 +262,16 @@ impl Queue {
             // Settled by force before.
             return;
         };
+        let attempt = if self.is_old_duplicate(&attempt) { Attempt::ACCEPTED_SOMEWHERE } else { attempt };
         if let Attempt::Accepted { base_offset, append_time } = attempt {
             self.failures_in_a_row = 0;
+            if let Some(sequences) = &mut self.sequences {
+                sequences.accepted();
+            }
             self.overtake(index);
             let batch = self.remove(sequence);
             self.settle(batch, BatchResult::Appended { base_offset, append_time });
-        } else if self.goes_again(&attempt) {
+        } else if self.goes_again(index, &attempt) {
             let entry = &mut self.in_flight[index];
             entry.batch.maybe_appended |= is_unknown(&attempt);
             entry.batch.last_failure = Some(describe(&attempt));
@@ -319,14 +364,31 @@ impl Queue {
         self.rest_until = Some(now + pause.min(BACKOFF_MAX));
     }
 
-    fn goes_again(&self, attempt: &Attempt) -> bool {
+    /// Whether the server has it, but doesn't know any more where.
+    fn is_old_duplicate(&self, attempt: &Attempt) -> bool {
+        self.policy.idempotent && matches!(attempt, Attempt::Refused { code: ErrorCode::DuplicateSequenceNumber, .. })
+    }
+
+    /// Whether it is refused only because of what is missing before it: a batch that goes again too, or a gap, after which a new epoch begins.
+    fn is_behind_a_gap(&self, index: usize, attempt: &Attempt) -> bool {
+        let Some(sequences) = &self.sequences else { return false };
+        let waits = |entry: &InFlight| matches!(entry.state, State::Waiting(_));
+        matches!(attempt, Attempt::Refused { code: ErrorCode::OutOfOrderSequenceNumber, .. })
+            && (sequences.has_gap() || self.in_flight.iter().take(index).any(waits))
+    }
+
+    fn goes_again(&self, index: usize, attempt: &Attempt) -> bool {
+        if self.policy.retry != Retry::Never && self.is_behind_a_gap(index, attempt) {
+            return true;
+        }
+        let lands_once = self.policy.idempotent;
         match (self.policy.retry, attempt) {
             (Retry::Never, _) | (_, Attempt::Accepted { .. }) => false,
             (_, Attempt::NotSent { .. }) => true,
             (retry, Attempt::Refused { code, .. }) => {
-                error::is_passing(*code) || (error::is_unknown(*code) && retry == Retry::RefusedAndUnknown)
+                error::is_passing(*code) || (error::is_unknown(*code) && (lands_once || retry == Retry::RefusedAndUnknown))
             }
-            (retry, Attempt::Unknown { .. }) => retry == Retry::RefusedAndUnknown,
+            (retry, Attempt::Unknown { .. }) => lands_once || retry == Retry::RefusedAndUnknown,
         }
     }
 
@@ -337,6 +399,9 @@ impl Queue {
 
     fn settle(&mut self, batch: Batch, result: BatchResult) {
         self.freed_bytes += batch.memory_bytes;
+        if let (Some(sequences), BatchResult::Failed(_), true) = (&mut self.sequences, &result, batch.has_sequence) {
+            sequences.failed();
+        }
         batch.outcome.settle(result);
     }
 

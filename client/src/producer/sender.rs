@@ -11,7 +11,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use hashbrown::{HashMap, HashSet};
 use protocol::error::ErrorCode;
-use protocol::ids::CoreId;
+use protocol::ids::{CoreId, ProducerId};
 use protocol::limits;
 use protocol::native::{Kind, ProduceBatch, ProduceReply, ProduceRequest};
 use tokio::sync::mpsc;
@@ -44,6 +44,16 @@ enum Event {
     Reply(u64, Outcome),
     Connected(CoreId, Result<Connection, ConnectError>),
     Refreshed(Arc<str>, Result<Arc<TopicRoute>, RequestError>),
+    Initialized(Result<ProducerId, RequestError>),
+}
+
+/// The identity of an idempotent producer.
+enum Identity {
+    None,
+    AskedFor,
+    Known(ProducerId),
+    /// It couldn't be had.
+    AskAgain(Instant),
 }
 
 struct Sender {
@@ -53,6 +63,7 @@ struct Sender {
     sent: HashMap<u64, Sent>,
     token_next: u64,
     refreshing: HashSet<Arc<str>>,
+    identity: Identity,
     replies: mpsc::UnboundedSender<(u64, Outcome)>,
     events: mpsc::UnboundedSender<Event>,
 }
@@ -74,6 +85,7 @@ pub(super) async fn run(shared: Arc<Shared>) {
         sent: HashMap::new(),
         token_next: 0,
         refreshing: HashSet::new(),
+        identity: Identity::None,
         replies,
         events,
     };
@@ -107,6 +119,7 @@ impl Sender {
         for index in &state.active {
             state.queues[*index].expire(now);
         }
+        self.identify(state, now);
         while self.send_round(state, now) {}
         let mut wake_at = now + SLEEP_MAX;
         let queues = &mut state.queues;
@@ -125,10 +138,63 @@ impl Sender {
                 wake_at = wake_at.min(*until);
             }
         }
+        if let Identity::AskAgain(at) = self.identity {
+            wake_at = wake_at.min(at);
+        }
         let ended = state.closed && state.active.is_empty();
         drop(guard);
         shared.memory.add_permits(freed_bytes);
         (!ended).then_some(wake_at)
+    }
+
+    /// Gives the queues that need one the producer's identity, and asks for it if there is none.
+    fn identify(&mut self, state: &mut State, now: Instant) {
+        for index in &state.active {
+            let queue = &mut state.queues[*index];
+            if !queue.lacks_producer() {
+                continue;
+            }
+            match self.identity {
+                Identity::Known(producer) if queue.give_producer(producer) => continue,
+                Identity::AskedFor => return,
+                Identity::AskAgain(at) if at > now => return,
+                _ => {}
+            }
+            self.identity = Identity::AskedFor;
+            let (client, events) = (self.shared.client.clone(), self.events.clone());
+            tokio::spawn(async move {
+                let result = client.init_producer().await;
+                drop(events.send(Event::Initialized(result)));
+            });
+            return;
+        }
+    }
+
+    fn settle_identity(&mut self, result: Result<ProducerId, RequestError>) {
+        let error = match result {
+            Ok(producer) => {
+                self.identity = Identity::Known(producer);
+                return;
+            }
+            Err(error) => error,
+        };
+        tracing::debug!(%error, "no producer id yet");
+        self.identity = Identity::AskAgain(Instant::now() + RECONNECT_PAUSE);
+        if error.is_passing() && self.shared.config.retry != Retry::Never {
+            return;
+        }
+        let mut guard = self.shared.lock();
+        let state = &mut *guard;
+        for index in &state.active {
+            let queue = &mut state.queues[*index];
+            if queue.lacks_producer() {
+                queue.fail_unsent(|queue| DeliveryError::NotSent {
+                    topic: queue.topic.to_string(),
+                    partition: queue.partition,
+                    reason: format!("no producer id: {error}"),
+                });
+            }
+        }
     }
 
     /// At most one batch of each partition, in one request per core. Whether another round may send more.
@@ -223,6 +289,7 @@ impl Sender {
             Event::Reply(token, outcome) => self.settle_reply(token, outcome),
             Event::Connected(core, result) => self.settle_connect(core, result),
             Event::Refreshed(name, result) => self.settle_refresh(&name, result),
+            Event::Initialized(result) => self.settle_identity(result),
         }
     }
 

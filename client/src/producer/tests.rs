@@ -20,6 +20,8 @@ fn quick() -> ProducerConfig {
         linger: Duration::ZERO,
         retry_backoff: Duration::from_millis(5),
         ack_timeout: Duration::from_millis(200),
+        // What it adds has tests of its own.
+        idempotent: false,
         ..ProducerConfig::default()
     }
 }
@@ -280,4 +282,52 @@ async fn settings_out_of_bounds_are_named() {
     let client = Client::connect(&server.address, ClientConfig::default()).await.unwrap();
     let error = Producer::new(&client, ProducerConfig { batch_bytes: 0, ..quick() }).err().unwrap();
     assert!(error.to_string().contains("batch_bytes is 0"), "{error}");
+}
+
+fn idempotent() -> ProducerConfig {
+    ProducerConfig { idempotent: true, ..single() }
+}
+
+#[tokio::test]
+async fn what_an_idempotent_producer_has_lost_sight_of_goes_again_and_lands_once() {
+    let server = FakeServer::start(1).await;
+    let producer = producer(&server, idempotent()).await;
+    producer.send(TOPIC, Record::value("first")).await.unwrap().await.unwrap();
+    server.script_produce([Answer::AppendAndClose, Answer::Close, Answer::Silence]);
+    let mut deliveries = Vec::new();
+    for number in 0..8 {
+        deliveries.push(producer.send(TOPIC, Record::value(number.to_string())).await.unwrap());
+    }
+    for (number, delivery) in deliveries.into_iter().enumerate() {
+        assert_eq!(delivery.await.unwrap().offset, Some(Offset(1 + i64::try_from(number).unwrap())));
+    }
+    assert_eq!(server.values(0), ["first", "0", "1", "2", "3", "4", "5", "6", "7"]);
+    assert_eq!(server.count(Kind::InitProducer), 1);
+}
+
+#[tokio::test]
+async fn without_an_identity_nothing_is_sent_and_the_records_say_why() {
+    let server = FakeServer::start(1).await;
+    server.world.lock().unwrap().refuse_producers = Some(ErrorCode::UnsupportedVersion);
+    let producer = producer(&server, idempotent()).await;
+    let error = producer.send(TOPIC, Record::value("v")).await.unwrap().await.unwrap_err();
+    assert!(matches!(&error, DeliveryError::NotSent { reason, .. } if reason.contains("no producer id")), "{error}");
+    // A passing refusal is asked again.
+    server.world.lock().unwrap().refuse_producers = Some(ErrorCode::ThrottlingQuotaExceeded);
+    let delivery = producer.send(TOPIC, Record::value("w")).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(250)).await;
+    assert!(delivery.try_result().is_none());
+    server.world.lock().unwrap().refuse_producers = None;
+    delivery.await.unwrap();
+    assert_eq!(server.values(0), ["w"]);
+}
+
+#[tokio::test]
+async fn an_idempotent_producer_has_no_more_under_way_than_the_server_remembers() {
+    let server = FakeServer::start(1).await;
+    let client = Client::connect(&server.address, ClientConfig::default()).await.unwrap();
+    let error = Producer::new(&client, ProducerConfig { batches_in_flight_max: 6, ..idempotent() }).err().unwrap();
+    assert!(error.to_string().contains("allowed are 1 to 5 of an idempotent producer"), "{error}");
+    let acks = Acks::Leader;
+    assert!(Producer::new(&client, ProducerConfig { batches_in_flight_max: 6, acks, ..idempotent() }).is_ok());
 }

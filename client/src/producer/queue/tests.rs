@@ -4,6 +4,7 @@ use super::*;
 use crate::config::ProducerConfig;
 use crate::delivery::Delivery;
 use crate::record::Record;
+use protocol::batch::BatchView;
 use protocol::ids::Timestamp;
 
 struct Fixture {
@@ -13,7 +14,13 @@ struct Fixture {
 
 impl Fixture {
     fn new(window: usize, retry: Retry) -> Fixture {
-        let policy = Policy { window, retry, backoff: Duration::from_millis(10), delivery_timeout: Duration::from_secs(10) };
+        let policy = Policy {
+            idempotent: false,
+            window,
+            retry,
+            backoff: Duration::from_millis(10),
+            delivery_timeout: Duration::from_secs(10),
+        };
         Fixture { queue: Queue::new("t".into(), PartitionIndex(0), policy), now: Instant::now() }
     }
 
@@ -33,6 +40,34 @@ impl Fixture {
         let mut sent = Vec::new();
         while let Some(batch) = self.queue.next_batch(self.now) {
             sent.push(self.queue.sent(batch, 1));
+        }
+        sent
+    }
+
+    /// One that belongs to an idempotent producer, of which the server knows a batch.
+    fn idempotent(window: usize, retry: Retry) -> Fixture {
+        let mut fixture = Fixture::new(window, retry);
+        fixture.queue.sequences = Some(Sequences::new());
+        fixture.queue.policy.idempotent = true;
+        assert!(fixture.queue.lacks_producer());
+        let first = fixture.put();
+        assert!(fixture.send().is_empty(), "nobody has said who sends");
+        assert!(fixture.queue.give_producer(ProducerId(7)));
+        assert_eq!(fixture.send_stamped(), [(0, 0, 0)]);
+        fixture.end(0, accepted(0));
+        assert!(matches!(first.try_result(), Some(Ok(_))));
+        fixture
+    }
+
+    /// Sends all that may leave: number, producer epoch and sequence of each.
+    fn send_stamped(&mut self) -> Vec<(u64, i16, i32)> {
+        let mut sent = Vec::new();
+        while let Some(batch) = self.queue.next_batch(self.now) {
+            let view = BatchView::whole(&batch.bytes).unwrap();
+            view.verify_crc().unwrap();
+            assert_eq!(view.producer_id(), ProducerId(7));
+            let (epoch, sequence) = (view.producer_epoch().0, view.base_sequence().0);
+            sent.push((self.queue.sent(batch, 1), epoch, sequence));
         }
         sent
     }
@@ -165,4 +200,96 @@ fn ending_settles_every_batch_once() {
     assert!(deliveries.iter().all(|delivery| matches!(delivery.try_result(), Some(Err(_)))));
     assert_eq!(fixture.queue.take_freed_bytes(), 500);
     fixture.end(1, accepted(0));
+}
+
+fn out_of_order() -> Attempt {
+    Attempt::Refused { code: ErrorCode::OutOfOrderSequenceNumber, message: String::new() }
+}
+
+#[test]
+fn batches_have_one_run_of_sequences_and_keep_them_when_they_go_again() {
+    let mut fixture = Fixture::idempotent(3, Retry::Refused);
+    let deliveries: Vec<_> = (0..3).map(|_| fixture.put()).collect();
+    assert_eq!(fixture.send_stamped(), [(1, 0, 1), (2, 0, 2), (3, 0, 3)]);
+    fixture.end(1, lost());
+    fixture.end(2, Attempt::Refused { code: ErrorCode::RequestTimedOut, message: String::new() });
+    fixture.end(3, Attempt::NotSent { reason: "closed".to_owned() });
+    fixture.now += Duration::from_secs(1);
+    assert_eq!(fixture.send_stamped(), [(4, 0, 1), (5, 0, 2), (6, 0, 3)]);
+    for (offset, sequence) in [4, 5, 6].into_iter().enumerate() {
+        fixture.end(sequence, accepted(i64::try_from(offset).unwrap()));
+    }
+    assert!(deliveries.iter().all(|delivery| matches!(delivery.try_result(), Some(Ok(_)))));
+}
+
+#[test]
+fn until_the_server_knows_the_producer_one_batch_is_under_way() {
+    let mut fixture = Fixture::new(3, Retry::Refused);
+    fixture.queue.sequences = Some(Sequences::new());
+    fixture.queue.policy.idempotent = true;
+    fixture.queue.give_producer(ProducerId(7));
+    let _deliveries: Vec<_> = (0..3).map(|_| fixture.put()).collect();
+    assert_eq!(fixture.send_stamped(), [(0, 0, 0)]);
+    fixture.end(0, refused());
+    fixture.now += Duration::from_secs(1);
+    assert_eq!(fixture.send_stamped(), [(1, 0, 0)]);
+    fixture.end(1, accepted(0));
+    assert_eq!(fixture.send_stamped(), [(2, 0, 1), (3, 0, 2)]);
+}
+
+#[test]
+fn a_batch_that_is_refused_for_what_is_missing_before_it_goes_again_behind_that() {
+    let mut fixture = Fixture::idempotent(3, Retry::Refused);
+    let deliveries: Vec<_> = (0..2).map(|_| fixture.put()).collect();
+    fixture.send();
+    fixture.end(1, refused());
+    fixture.end(2, out_of_order());
+    fixture.now += Duration::from_secs(1);
+    assert_eq!(fixture.send_stamped(), [(3, 0, 1), (4, 0, 2)]);
+    fixture.end(3, accepted(1));
+    // Nothing is missing any more: then it is the producer's fault, and final.
+    fixture.end(4, out_of_order());
+    assert!(matches!(deliveries[0].try_result(), Some(Ok(_))));
+    assert!(matches!(deliveries[1].try_result(), Some(Err(DeliveryError::Refused { .. }))));
+}
+
+#[test]
+fn a_batch_that_fails_for_good_lets_those_behind_it_begin_a_new_epoch() {
+    let mut fixture = Fixture::idempotent(3, Retry::Refused);
+    let deliveries: Vec<_> = (0..4).map(|_| fixture.put()).collect();
+    assert_eq!(fixture.send().len(), 3);
+    fixture.end(1, Attempt::Refused { code: ErrorCode::InvalidRecord, message: String::new() });
+    assert!(fixture.send().is_empty(), "nothing leaves behind the gap while something is under way");
+    fixture.end(2, out_of_order());
+    fixture.end(3, out_of_order());
+    fixture.now += Duration::from_secs(1);
+    assert_eq!(fixture.send_stamped(), [(4, 1, 0)]);
+    fixture.end(4, accepted(1));
+    assert_eq!(fixture.send_stamped(), [(5, 1, 1), (6, 1, 2)]);
+    fixture.end(5, accepted(2));
+    fixture.end(6, accepted(3));
+    assert!(matches!(deliveries[0].try_result(), Some(Err(DeliveryError::Refused { .. }))));
+    assert!(deliveries[1..].iter().all(|delivery| matches!(delivery.try_result(), Some(Ok(_)))));
+}
+
+#[test]
+fn a_batch_that_runs_out_of_time_is_a_gap_too() {
+    let mut fixture = Fixture::idempotent(1, Retry::Refused);
+    let late = fixture.put();
+    fixture.send();
+    fixture.end(1, lost());
+    fixture.now += Duration::from_secs(20);
+    fixture.queue.expire(fixture.now);
+    assert!(matches!(late.try_result(), Some(Err(DeliveryError::Unknown { .. }))));
+    let _next = fixture.put();
+    assert_eq!(fixture.send_stamped(), [(2, 1, 0)]);
+}
+
+#[test]
+fn a_batch_that_the_server_has_had_long_ago_counts_as_delivered() {
+    let mut fixture = Fixture::idempotent(1, Retry::Refused);
+    let delivery = fixture.put();
+    fixture.send();
+    fixture.end(1, Attempt::Refused { code: ErrorCode::DuplicateSequenceNumber, message: String::new() });
+    assert_eq!(delivery.try_result().unwrap().unwrap().offset, None);
 }
