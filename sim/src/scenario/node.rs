@@ -5,6 +5,7 @@
 //! everything is read and checked.
 
 mod consumer;
+mod idempotent;
 mod producer;
 mod session;
 
@@ -169,6 +170,7 @@ pub async fn run(env: SimEnv) -> Ran {
     for _ in 0..shared.plan.producers {
         env.spawn_client(producer::run(shared.clone()));
     }
+    env.spawn_client(idempotent::run(shared.clone()));
     for _ in 0..shared.plan.consumers {
         env.spawn_client(consumer::run(shared.clone()));
     }

@@ -207,7 +207,8 @@ async fn try_live(env: &SimEnv, shared: &Rc<Shared>, life: Life) -> Result<(), S
         let exists = directory.has_log(*name).await.map_err(|error| error.to_string())?;
         let log = if exists {
             {
-                let recovered = directory.recover_log(*name, *config, |_| {}).await.map_err(|error| error.to_string())?;
+                let recovered =
+                    directory.recover_log(*name, *config, &mut (), |_| {}).await.map_err(|error| error.to_string())?;
                 env.world().note(|| format!("{name}: {:?}, ends at {}", recovered.cut, recovered.log.log_end()));
                 recovered.log
             }

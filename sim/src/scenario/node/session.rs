@@ -4,10 +4,10 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use protocol::error::ErrorCode;
-use protocol::ids::{PartitionIndex, TopicId};
+use protocol::ids::{PartitionIndex, ProducerId, TopicId};
 use protocol::native::{
-    CreateTopicReply, CreateTopicRequest, HelloRequest, Kind, ListOffsetsPartition, ListOffsetsReply, ListOffsetsRequest,
-    MetadataReply, MetadataRequest, OffsetSpec,
+    CreateTopicReply, CreateTopicRequest, HelloRequest, InitProducerReply, InitProducerRequest, Kind, ListOffsetsPartition,
+    ListOffsetsReply, ListOffsetsRequest, MetadataReply, MetadataRequest, OffsetSpec,
 };
 use runtime::Env;
 
@@ -116,6 +116,13 @@ impl Session {
                 Err(broken) => return Err(broken),
             }
         }
+    }
+
+    /// A producer id.
+    pub async fn producer_id(&self) -> Result<ProducerId, RequestError> {
+        let request = InitProducerRequest { timeout_ms: 10_000 };
+        let reply = self.ask(Kind::InitProducer, &request.encode_body()).await?;
+        Ok(InitProducerReply::decode_body(&reply.body).expect("a sound reply").producer_id)
     }
 
     /// One partition's offset; -1 for none.
