@@ -2,6 +2,8 @@
 //!
 //! Buffers are owned by the operation from submission to completion. Dropping a future abandons its result; the
 //! operation still completes and only then frees what it holds.
+//!
+//! An error that may be a flush's (of a file or a directory, also as a part of another operation) is marked: see [`is_flush_error`].
 
 use std::future::Future;
 use std::io;
@@ -16,6 +18,42 @@ pub enum Durability {
     Written,
     /// The bytes are on stable storage (O_DSYNC semantics for this one write).
     Device,
+}
+
+/// What is behind an [`io::Error`] that may be a flush's.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct FlushError(String);
+
+/// Marks the error of a flush: what was written before, to any file of its drive, may be lost, whatever later flushes say. It has no kind, so
+/// that it is never taken for a lack of space, after which one could try again.
+#[must_use]
+pub fn flush_error(error: &io::Error) -> io::Error {
+    io::Error::other(FlushError(format!("flush: {error}")))
+}
+
+/// Marks the error of a durable write, which doesn't say whether its bytes or its flush failed.
+#[must_use]
+pub fn durable_write_error(error: &io::Error) -> io::Error {
+    io::Error::other(FlushError(format!("durable write: {error}")))
+}
+
+/// Whether the error may be a flush's.
+#[must_use]
+pub fn is_flush_error(error: &io::Error) -> bool {
+    error.get_ref().is_some_and(|inner| inner.is::<FlushError>())
+}
+
+/// Whether nothing but space was missing, and nothing flushed in vain.
+#[must_use]
+pub fn is_lack_of_space(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
+
+/// The same error in other words.
+#[must_use]
+pub fn reworded(error: &io::Error, words: String) -> io::Error {
+    if is_flush_error(error) { io::Error::other(FlushError(words)) } else { io::Error::new(error.kind(), words) }
 }
 
 /// Space of the file system below a path, in bytes.
@@ -105,4 +143,22 @@ pub trait File: Clone + 'static {
     fn length(&self) -> impl Future<Output = io::Result<u64>>;
     /// Closes the descriptor once no operation is in flight; a later operation opens it again.
     fn close(&self);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_of_a_flush_is_never_a_lack_of_space() {
+        let full = io::Error::from_raw_os_error(libc::ENOSPC);
+        assert!(is_lack_of_space(&full) && is_lack_of_space(&reworded(&full, "/data: full".to_owned())) && !is_flush_error(&full));
+        for marked in [flush_error(&full), durable_write_error(&full)] {
+            let again = reworded(&marked, format!("/data: {marked}"));
+            for error in [&marked, &again] {
+                assert!(is_flush_error(error) && !is_lack_of_space(error), "{error}");
+            }
+            assert!(again.to_string().starts_with("/data: ") && again.to_string().contains("No space left"), "{again}");
+        }
+    }
 }

@@ -21,7 +21,7 @@ use runtime::{ChunkSlice, DirectoryEntry, Disk, Durability, Space};
 
 pub use file::SimFile;
 pub use filesystem::Sectors;
-use filesystem::{ChangeKind, EIO, FileSystem, tear};
+use filesystem::{ChangeKind, EIO, ENOSPC, FileSystem, tear};
 use names::{Inode, NameChange};
 
 use crate::random::mix;
@@ -228,6 +228,12 @@ impl SimDisk {
         self.operate(kind, 60, move |disk| if fails { Err(eio()) } else { apply(disk) }).await
     }
 
+    /// Ends with ENOSPC if the file's first `length` bytes don't fit the disk.
+    fn check_room(&self, inode: Inode, length: usize) -> io::Result<()> {
+        let needed = self.state.files.borrow_mut().file(inode).current.missing_bytes(0, length as u64);
+        if needed > self.state.space().available { Err(io::Error::from_raw_os_error(ENOSPC)) } else { Ok(()) }
+    }
+
     fn write_small(&self, inode: Inode, bytes: &[u8]) {
         let mut files = self.state.files.borrow_mut();
         let file = files.file(inode);
@@ -273,8 +279,10 @@ impl Disk for SimDisk {
         let (name, target) = (temporary.clone(), path.to_path_buf());
         self.operate_names("replace_file 1", path, move |disk| {
             let inode = disk.state.files.borrow_mut().open(&name, true)?;
-            disk.write_small(inode, &bytes);
-            Ok(())
+            let room = disk.check_room(inode, bytes.len());
+            // Where it doesn't fit, a file without content stays behind.
+            disk.write_small(inode, if room.is_ok() { &bytes } else { &[] });
+            room
         })
         .await?;
         let (name, to) = (temporary.clone(), target.clone());
@@ -305,9 +313,16 @@ impl Disk for SimDisk {
                     files.sync_directory(&directory_of(&target));
                 }
                 drop(files);
+                let room = disk.check_room(inode, bytes.len());
                 // The length changes last when it shrinks, first when it grows: never to zero in between.
                 let mut files = disk.state.files.borrow_mut();
                 let file = files.file(inode);
+                if let Err(full) = room {
+                    let kept = usize::try_from(file.current.length()).map_or(bytes.len(), |length| length.min(bytes.len()));
+                    let kept: Rc<[u8]> = bytes[..kept].into();
+                    file.change(disk.world.number(), ChangeKind::Write { position: 0, bytes: kept });
+                    return Err(full);
+                }
                 let length = bytes.len() as u64;
                 if file.current.length() != length {
                     file.change(disk.world.number(), ChangeKind::SetLength { length });

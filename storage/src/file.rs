@@ -7,6 +7,7 @@ use std::cell::{Cell, RefCell};
 use std::io;
 use std::rc::Rc;
 
+use runtime::disk::reworded;
 use runtime::local::Notify;
 use runtime::{Disk, Env, File};
 
@@ -29,7 +30,7 @@ struct Flushes {
     ended: Cell<u64>,
     running: Cell<bool>,
     /// An error of a flush is final.
-    failure: RefCell<Option<(io::ErrorKind, String)>>,
+    failure: RefCell<Option<io::Error>>,
     changed: Notify,
 }
 
@@ -48,8 +49,8 @@ impl<E: Env> SegmentFile<E> {
     pub(crate) async fn flush(&self) -> io::Result<()> {
         let needed = self.flushes.issued.get() + 1;
         loop {
-            if let Some((kind, message)) = &*self.flushes.failure.borrow() {
-                return Err(io::Error::new(*kind, message.clone()));
+            if let Some(error) = &*self.flushes.failure.borrow() {
+                return Err(reworded(error, error.to_string()));
             }
             if self.flushes.ended.get() >= needed {
                 return Ok(());
@@ -68,7 +69,7 @@ impl<E: Env> SegmentFile<E> {
             self.metrics.flushes(1);
             match &result {
                 Ok(()) => self.flushes.ended.set(this),
-                Err(error) => *self.flushes.failure.borrow_mut() = Some((error.kind(), error.to_string())),
+                Err(error) => *self.flushes.failure.borrow_mut() = Some(reworded(error, error.to_string())),
             }
             drop(turn);
         }

@@ -5,8 +5,10 @@
 
 use std::io;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use protocol::ids::{DurabilityClass, Offset, Timestamp};
+use runtime::disk::is_lack_of_space;
 use runtime::{Chunk, Disk, Durability, Env, File, Monotonic};
 
 use crate::append::SEGMENT_BYTES_CEILING;
@@ -29,6 +31,8 @@ const UNPERSISTED_BYTES_MAX: u64 = 64 << 20;
 const PERSIST_INTERVAL_NANOS: u64 = 30_000_000_000;
 /// Readers that don't come back lose their place after this, in nanoseconds.
 const READER_IDLE_NANOS: u64 = 5_000_000_000;
+/// What lacked space is tried again after this.
+const SPACE_RETRY: Duration = Duration::from_secs(1);
 /// Allocation never takes more than this part of the file system's free space at once.
 const SPACE_DIVISOR: u64 = 8;
 
@@ -38,6 +42,8 @@ pub(crate) struct Maintenance {
     running: bool,
     /// Space couldn't be had; tried again from then on.
     retry_space_at: Option<Monotonic>,
+    /// The same for index files and manifests, which appends don't wait for.
+    retry_index_at: Option<Monotonic>,
     last_persist: Monotonic,
     last_reader_check: Monotonic,
     last_flush: Monotonic,
@@ -148,7 +154,7 @@ impl<E: Env> MaintenancePlan<E> {
                 let to = bounded_by_space(&env, &directory, from, to, needed_to).await;
                 let mut result = file.file.allocate(from, to - from).await;
                 if result.is_ok() {
-                    result = file.flush().await.map_err(no_lack_of_space);
+                    result = file.flush().await;
                 }
                 MaintenanceOutcome { done: Done::Extend { base, to }, result }
             }
@@ -205,15 +211,9 @@ pub(crate) async fn prepare<E: Env>(
 ) -> io::Result<()> {
     let file = SegmentFile::<E>::new(env.disk().file(path.to_path_buf(), true), metrics.clone());
     file.file.allocate(0, bytes).await?;
-    file.flush().await.map_err(no_lack_of_space)?;
+    file.flush().await?;
     file.file.close();
-    env.disk().sync_directory(directory).await.map_err(no_lack_of_space)
-}
-
-/// A flush may fail with ENOSPC too (delayed allocation, quotas). Then something is lost, and it isn't to be tried again: only what an
-/// allocation says is a lack of space.
-fn no_lack_of_space(error: io::Error) -> io::Error {
-    io::Error::other(format!("flush: {error}"))
+    env.disk().sync_directory(directory).await
 }
 
 impl<E: Env> Log<E> {
@@ -229,7 +229,7 @@ impl<E: Env> Log<E> {
         }
         self.roll_by_time(wall);
         let work = self.space_work(now, wall).or_else(|| self.zero_work()).or_else(|| self.rename_work());
-        let work = work.or_else(|| self.begin_seal().map(Work::Seal)).or_else(|| self.safety_work(now))?;
+        let work = work.or_else(|| self.begin_seal(now).map(Work::Seal)).or_else(|| self.safety_work(now))?;
         self.maintenance.running = true;
         Some(MaintenancePlan { env: self.env.clone(), work })
     }
@@ -237,7 +237,7 @@ impl<E: Env> Log<E> {
     /// Settles a piece of maintenance.
     ///
     /// # Errors
-    /// If it failed in a way that stops the log. Missing space doesn't: appends are refused, and it is tried again.
+    /// If it failed in a way that stops the log. Missing space doesn't: appends that need it are refused, and it is tried again.
     pub fn finish_maintenance(&mut self, outcome: MaintenanceOutcome, now: Monotonic) -> Result<(), LogFailure> {
         self.maintenance.running = false;
         match (outcome.done, outcome.result) {
@@ -265,6 +265,7 @@ impl<E: Env> Log<E> {
                 Ok(())
             }
             (Done::Flush(flushed), result) => self.settle_flush(flushed, result, now),
+            (Done::Seal(_) | Done::Persist(_), result) if self.waits_for_space(&result, now) => self.check_running(),
             (Done::Seal(sealed), result) => self.finish_seal(sealed, result),
             (Done::Persist(persisted), result) => {
                 self.maintenance.last_persist = now;
@@ -317,13 +318,31 @@ impl<E: Env> Log<E> {
                 settle(self);
                 Ok(())
             }
-            Err(error) if matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded) => {
+            Err(error) if is_lack_of_space(&error) => {
                 tracing::warn!(log = %self.name, %error, "no space for a segment; appends that need it are refused");
-                self.maintenance.retry_space_at = Some(now + std::time::Duration::from_secs(1));
+                self.maintenance.retry_space_at = Some(now + SPACE_RETRY);
                 Ok(())
             }
             Err(error) => Err(self.fail("allocate", (base, 0), error)),
         }
+    }
+
+    /// Whether an index or a manifest lacked space. Nobody trusts what was written of it: a checkpoint names the entries before, and a segment
+    /// without a manifest isn't sealed. It is written again from the same place.
+    fn waits_for_space(&mut self, result: &io::Result<()>, now: Monotonic) -> bool {
+        let Some(error) = result.as_ref().err().filter(|error| is_lack_of_space(error)) else {
+            self.maintenance.retry_index_at = None;
+            return false;
+        };
+        if self.maintenance.retry_index_at.replace(now + SPACE_RETRY).is_none() {
+            tracing::warn!(log = %self.name, %error, "no space for an index; tried again each second, and recovery scans more meanwhile");
+        }
+        true
+    }
+
+    /// Whether index files and manifests may be written: no lack of space was seen just now.
+    pub(crate) fn may_write_indexes(&self, now: Monotonic) -> bool {
+        self.maintenance.retry_index_at.is_none_or(|at| now >= at)
     }
 
     fn roll_by_time(&mut self, wall: Timestamp) {
@@ -413,7 +432,7 @@ impl<E: Env> Log<E> {
             return Some(Work::Flush(self.begin_flush()));
         }
         let overdue = due(self.maintenance.last_persist);
-        self.begin_persist(if overdue { 1 } else { UNPERSISTED_BYTES_MAX }).map(Work::Persist)
+        self.begin_persist(if overdue { 1 } else { UNPERSISTED_BYTES_MAX }, now).map(Work::Persist)
     }
 
     /// Gives up memory that idle readers and an idle tail hold.

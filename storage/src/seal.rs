@@ -3,13 +3,13 @@
 //! A step covers entries whose batches are written, after a flush of the log file; the checkpoint names how many entries lie there and
 //! their CRC, and recovery scans from the last of them on. A seal happens off the append path, once everything of a rolled
 //! segment is written. Order: indexes, exact sizes, flushes, the manifest, the directory. A crash in between leaves an unsealed
-//! segment, which recovery completes.
+//! segment, which recovery completes; a full disk leaves one too, and all is written again once there is space.
 
 use std::io;
 use std::path::PathBuf;
 
 use protocol::ids::{Offset, Timestamp};
-use runtime::{Disk, Durability, Env, File};
+use runtime::{Disk, Durability, Env, File, Monotonic};
 
 use crate::blocks::{block_ceiling, block_floor, in_file, in_memory};
 use crate::cache::ChunkCache;
@@ -223,9 +223,9 @@ fn producers_part<E: Env>(segment: &OpenSegment<E>) -> Vec<(u16, Vec<u8>)> {
 
 impl<E: Env> Log<E> {
     /// Persists index entries of the active segment, if recovery would have to scan at least `bytes`.
-    pub(crate) fn begin_persist(&mut self, bytes: u64) -> Option<PersistPlan<E>> {
+    pub(crate) fn begin_persist(&mut self, bytes: u64, now: Monotonic) -> Option<PersistPlan<E>> {
         let active = self.active();
-        if active.name != Name::Own || active.unpersisted_bytes() < bytes {
+        if active.name != Name::Own || active.unpersisted_bytes() < bytes || !self.may_write_indexes(now) {
             return None;
         }
         let snapshot = self.producers.pending.as_ref();
@@ -263,8 +263,8 @@ impl<E: Env> Log<E> {
     }
 
     /// Seals the oldest segment, if it has rolled and all of it is written.
-    pub(crate) fn begin_seal(&mut self) -> Option<SealPlan<E>> {
-        if self.open.len() < 2 {
+    pub(crate) fn begin_seal(&mut self, now: Monotonic) -> Option<SealPlan<E>> {
+        if self.open.len() < 2 || !self.may_write_indexes(now) {
             return None;
         }
         let first = &self.open[0];

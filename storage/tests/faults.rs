@@ -3,11 +3,13 @@
 
 mod support;
 
+use std::time::Duration;
+
 use protocol::batch::BatchView;
 use protocol::ids::{BrokerEpoch, DurabilityClass, Offset, PartitionIndex, TopicPartition};
 use runtime::{Disk, Durability, Env, File};
-use sim::{Crash, DiskFaults};
-use storage::{AppendError, Directory, Fault, FlushPolicy, LogConfig, ReadError, ReadRequest, StorageConfig};
+use sim::{Crash, DiskFaults, SimEnv};
+use storage::{AppendError, Directory, Fault, FlushPolicy, Log, LogConfig, ReadError, ReadRequest, StorageConfig};
 use support::*;
 
 const ALWAYS: u64 = 1_000_000;
@@ -238,9 +240,78 @@ fn a_full_disk_refuses_appends_and_serves_on_when_space_returns() {
         write(&env, &mut log).await.unwrap();
         assert_eq!(numbers(&mut log, Offset(0)).await.len(), usize::try_from(number).unwrap());
         env.set_disk_faults(DiskFaults::default());
-        env.sleep(std::time::Duration::from_secs(2)).await;
+        env.sleep(Duration::from_secs(2)).await;
         append(&env, &mut log, 1, &numbered(number, 20_000)).await;
     });
+}
+
+/// How many files of the log have such a name.
+async fn count_named(env: &SimEnv, ending: &str) -> usize {
+    env.disk().list(&log_path()).await.unwrap().iter().filter(|entry| entry.name.ends_with(ending)).count()
+}
+
+/// A log of two segments, of which the first isn't sealed yet, on a disk that has just become full; and the number of its batches. With
+/// `persisted` the index files have room for what comes, so that only the manifest lacks space.
+async fn unsealed_on_a_full_disk(env: &SimEnv, directory: &Directory<SimEnv>, persisted: bool) -> (Log<SimEnv>, u64) {
+    let mut log = directory.create_log(LOG, small_segments()).await.unwrap();
+    let mut number = 0;
+    while log.segment_count() == 1 {
+        append(env, &mut log, 1, &numbered(number, 12_000)).await;
+        number += 1;
+        if number == 40 && persisted {
+            env.sleep(Duration::from_secs(60)).await;
+            settle(env, &mut log).await.unwrap();
+        }
+    }
+    for _ in 0..2 {
+        directory.write_checkpoint(BrokerEpoch(1), vec![log.checkpoint_entry()]).await.unwrap();
+    }
+    env.set_disk_faults(DiskFaults { bytes_taken: 1 << 30, ..DiskFaults::default() });
+    (log, number)
+}
+
+#[test]
+fn a_full_disk_postpones_indexes_and_manifests() {
+    for seed in 0..20 {
+        sim::run(seed, move |env| async move {
+            let directory = open(&env).await;
+            let other = TopicPartition { partition: PartitionIndex(1), ..LOG };
+            drop(directory.create_log(other, small_segments()).await.unwrap());
+            let (mut log, mut batches) = unsealed_on_a_full_disk(&env, &directory, seed % 2 == 1).await;
+            for _ in 0..5 {
+                settle(&env, &mut log).await.unwrap();
+                assert_eq!(log.flushed(), log.log_end(), "what fits is taken and flushed");
+                log.drop_cached();
+                assert_eq!(numbers(&mut log, Offset(0)).await, (0..batches).collect::<Vec<_>>());
+                append(&env, &mut log, 1, &numbered(batches, 12_000)).await;
+                batches += 1;
+                env.sleep(Duration::from_secs(40)).await;
+                directory.write_checkpoint(BrokerEpoch(1), vec![log.checkpoint_entry()]).await.unwrap();
+            }
+            directory.delete_log(other).await.unwrap();
+            settle(&env, &mut log).await.unwrap();
+            assert!(log.begin_maintenance(env.now(), env.wall_clock()).is_none(), "it isn't tried again at once");
+            assert_eq!((log.failure().is_none(), count_named(&env, ".manifest").await), (true, 0));
+            let space_returns = seed % 4 < 2;
+            if space_returns {
+                env.set_disk_faults(DiskFaults::default());
+                env.sleep(Duration::from_secs(2)).await;
+                settle(&env, &mut log).await.unwrap();
+                assert_eq!(count_named(&env, ".manifest").await, 1);
+            }
+            drop((log, directory));
+            env.crash(Crash::PowerCut);
+            let env = env.restart();
+            env.set_disk_faults(DiskFaults::default());
+            let recovered = open(&env).await.recover_log(LOG, small_segments(), &mut (), |_| {}).await.unwrap();
+            assert_eq!(recovered.scanned < 1 << 19, space_returns, "{} bytes were scanned", recovered.scanned);
+            let mut log = recovered.log;
+            assert_eq!(numbers(&mut log, Offset(0)).await, (0..batches).collect::<Vec<_>>());
+            assert_eq!(count_named(&env, ".tmp").await, 0);
+            settle(&env, &mut log).await.unwrap();
+            assert_eq!(count_named(&env, ".manifest").await, 1);
+        });
+    }
 }
 
 #[test]

@@ -18,7 +18,7 @@ use super::file::RingFile;
 use super::pool::Pool;
 use super::ring::Ring;
 use super::tasks::Tasks;
-use crate::disk::{DirectoryEntry, Disk, Space};
+use crate::disk::{DirectoryEntry, Disk, Space, flush_error, reworded};
 use crate::local::once;
 
 /// The disks as one core reaches them.
@@ -49,7 +49,7 @@ impl RingDisk {
         work: impl FnOnce(&Path) -> io::Result<T> + Send + 'static,
     ) -> io::Result<T> {
         let path = path.to_path_buf();
-        let named = move || work(&path).map_err(|error| named(&path, error));
+        let named = move || work(&path).map_err(|error| named(&path, &error));
         self.pool.run(named).await
     }
 }
@@ -141,8 +141,8 @@ impl RingDisk {
     }
 }
 
-fn named(path: &Path, error: io::Error) -> io::Error {
-    io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+fn named(path: &Path, error: &io::Error) -> io::Error {
+    reworded(error, format!("{}: {error}", path.display()))
 }
 
 fn read_at_most(path: &Path, limit: usize) -> io::Result<Vec<u8>> {
@@ -160,7 +160,7 @@ fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     temporary.push(".tmp");
     let mut file = StdFile::create(&temporary)?;
     file.write_all(bytes)?;
-    file.sync_all()?;
+    synced(&file)?;
     fs::rename(&temporary, path)?;
     sync_directory(parent(path)?)
 }
@@ -175,7 +175,7 @@ fn overwrite(path: &Path, bytes: &[u8]) -> io::Result<()> {
     };
     file.write_all(bytes)?;
     file.set_len(u64::try_from(bytes.len()).map_err(io::Error::other)?)?;
-    file.sync_all()?;
+    synced(&file)?;
     if created { sync_directory(parent(path)?) } else { Ok(()) }
 }
 
@@ -213,7 +213,11 @@ fn entries(path: &Path) -> io::Result<Vec<DirectoryEntry>> {
 }
 
 fn sync_directory(path: &Path) -> io::Result<()> {
-    StdFile::open(path)?.sync_all()
+    synced(&StdFile::open(path)?)
+}
+
+fn synced(file: &StdFile) -> io::Result<()> {
+    file.sync_all().map_err(|error| flush_error(&error))
 }
 
 fn lock(path: &Path, holder: &str) -> io::Result<StdFile> {

@@ -15,7 +15,7 @@ use super::memory::{Chunk, ChunkSlice};
 use super::operation::{Operation, Read, Write};
 use super::pool::Pool;
 use super::ring::Ring;
-use crate::disk::{Durability, File};
+use crate::disk::{Durability, File, durable_write_error, flush_error};
 
 /// A file of the ring. Clones are the same file; the descriptor is closed with the last of them.
 #[derive(Clone)]
@@ -65,7 +65,8 @@ impl File for RingFile {
         let pin = self.descriptors.pin(&self.state, &self.ring).await?;
         let durable = durability == Durability::Device;
         let write = Write { pin, data, position, durable, done: 0 };
-        self.ring.start(Operation::Write(write)).await.result.map(drop)
+        let result = self.ring.start(Operation::Write(write)).await.result.map(drop);
+        if durable { result.map_err(|error| durable_write_error(&error)) } else { result }
     }
 
     async fn read(&self, into: Chunk, position: u64, length: usize) -> (io::Result<usize>, Chunk) {
@@ -87,7 +88,7 @@ impl File for RingFile {
 
     async fn flush(&self) -> io::Result<()> {
         let pin = self.descriptors.pin(&self.state, &self.ring).await?;
-        self.ring.start(Operation::Flush { pin }).await.result.map(drop)
+        self.ring.start(Operation::Flush { pin }).await.result.map(drop).map_err(|error| flush_error(&error))
     }
 
     fn allocate(&self, position: u64, length: u64) -> impl Future<Output = io::Result<()>> {

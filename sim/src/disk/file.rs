@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use runtime::local::once;
+use runtime::disk::{durable_write_error, flush_error};
 use runtime::{Chunk, ChunkSlice, Durability, File};
 
 use super::content::BLOCK;
@@ -96,7 +97,8 @@ impl SimFile {
             for (start, piece) in tear(&bytes, disk.state.sectors, &disk.world.streams.disk) {
                 file.change(disk.world.number(), ChangeKind::Write { position: write.position + start, bytes: piece.into() });
             }
-            return Err(eio());
+            let durable = write.durability == Durability::Device;
+            return Err(if durable { durable_write_error(&eio()) } else { eio() });
         }
         assert!(
             write.position + length <= file.current.length(),
@@ -198,7 +200,7 @@ impl File for SimFile {
             drop(busy);
             if fails {
                 files.fail_flush(issued, &disk.world.streams.disk);
-                return Err(eio());
+                return Err(flush_error(&eio()));
             }
             files.file(inode).flush(issued);
             disk.state.count(|counters| counters.flushes += 1);
