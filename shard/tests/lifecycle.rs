@@ -11,8 +11,8 @@ use common::*;
 use protocol::error::{ErrorCode, WireError};
 use protocol::ids::{LeaderEpoch, Offset};
 use runtime::Env;
-use shard::{OpenPartitionError, PartitionPlace};
-use sim::run;
+use shard::{OpenPartitionError, PartitionPlace, ProduceError};
+use sim::{DiskFaults, run};
 
 #[test]
 fn a_stop_writes_and_flushes_everything_within_two_seconds() {
@@ -103,6 +103,27 @@ fn a_log_ahead_of_its_partition_s_epoch_is_refused() {
         assert!(matches!(error, OpenPartitionError::EpochAhead { found: EPOCH, .. }), "{error}");
         assert_eq!(error.code(), ErrorCode::KafkaStorageError);
         core.shard.open_partition(core.place(0), TopicConfig::default(), |_| {}).await.unwrap();
+    });
+}
+
+#[test]
+fn t22_a_failed_flush_of_a_recovery_stops_every_partition_of_its_directory() {
+    run(5, async |env| {
+        let core = start_with(&env, 2).await;
+        for index in 0..2 {
+            core.produce(index, &batch_of(&[b"before"])).await.unwrap();
+        }
+        env.crash(sim::Crash::Kill);
+        let env = env.restart();
+        let core = start(&env).await;
+        core.shard.open_partition(core.place(0), TopicConfig::default(), |_| {}).await.unwrap();
+        core.produce(0, &batch_of(&[b"after"])).await.unwrap();
+        env.set_disk_faults(DiskFaults { flush_errors_ppm: 1_000_000, ..DiskFaults::default() });
+        let error = core.shard.open_partition(core.place(1), TopicConfig::default(), |_| {}).await.unwrap_err();
+        assert!(matches!(error, OpenPartitionError::Recovery { .. }), "{error}");
+        core.heal_disk();
+        let refused = core.append(0, &batch_of(&[b"lost"]), Acks::All).err().unwrap();
+        assert!(matches!(refused, ProduceError::Stopped(_)) && refused.to_string().contains("recovering"), "{refused}");
     });
 }
 

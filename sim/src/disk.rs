@@ -15,6 +15,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
+use runtime::disk::flush_error;
 use runtime::local::once;
 use runtime::uring::memory::DanglingSlice;
 use runtime::{ChunkSlice, DirectoryEntry, Disk, Durability, Space};
@@ -34,9 +35,10 @@ pub struct DiskFaults {
     pub write_errors_ppm: u64,
     /// A read fails with EIO.
     pub read_errors_ppm: u64,
-    /// A flush fails with EIO; what it should have covered may be lost for good, and so may what other files of the disk have written.
+    /// A flush of a file or a directory fails with EIO; what it should have covered may be lost for good, and so may what other files of the
+    /// disk have written.
     pub flush_errors_ppm: u64,
-    /// An operation on names or small files fails with EIO.
+    /// An operation on names or small files fails with EIO, before it flushes.
     pub name_errors_ppm: u64,
     /// Bytes that something else has taken from the disk.
     pub bytes_taken: u64,
@@ -228,10 +230,50 @@ impl SimDisk {
         self.operate(kind, 60, move |disk| if fails { Err(eio()) } else { apply(disk) }).await
     }
 
+    /// The same where it is a flush, of a file or of a directory.
+    async fn operate_flushing(
+        &self,
+        kind: &'static str,
+        path: &Path,
+        apply: impl FnOnce(&SimDisk) -> io::Result<()> + 'static,
+    ) -> io::Result<()> {
+        self.world.note(|| format!("{kind} {}", path.display()));
+        let fails = self.fails(self.state.faults.get().flush_errors_ppm);
+        let issued = self.world.number();
+        self.operate(kind, 60, move |disk| {
+            if fails {
+                disk.state.files.borrow_mut().fail_flush(issued, &disk.world.streams.disk);
+                return Err(flush_error(&eio()));
+            }
+            apply(disk)
+        })
+        .await
+    }
+
     /// Ends with ENOSPC if the file's first `length` bytes don't fit the disk.
     fn check_room(&self, inode: Inode, length: usize) -> io::Result<()> {
         let needed = self.state.files.borrow_mut().file(inode).current.missing_bytes(0, length as u64);
         if needed > self.state.space().available { Err(io::Error::from_raw_os_error(ENOSPC)) } else { Ok(()) }
+    }
+
+    /// Overwrites a file in place, or, if that `fails`, some sectors of it.
+    fn overwrite_small(&self, inode: Inode, bytes: &[u8], fails: bool) {
+        let mut files = self.state.files.borrow_mut();
+        let file = files.file(inode);
+        let before = file.current.length();
+        let length = if fails { before } else { bytes.len() as u64 };
+        // The length changes last when it shrinks, first when it grows: never to zero in between.
+        if before != length {
+            file.change(self.world.number(), ChangeKind::SetLength { length });
+        }
+        if file.current.missing_bytes(0, length) > 0 {
+            file.change(self.world.number(), ChangeKind::Allocate { position: 0, length });
+        }
+        let kept = &bytes[..usize::try_from(length).map_or(bytes.len(), |length| length.min(bytes.len()))];
+        let pieces = if fails { tear(kept, self.state.sectors, &self.world.streams.disk) } else { vec![(0, kept.to_vec())] };
+        for (position, piece) in pieces {
+            file.change(self.world.number(), ChangeKind::Write { position, bytes: piece.into() });
+        }
     }
 
     fn write_small(&self, inode: Inode, bytes: &[u8]) {
@@ -286,7 +328,7 @@ impl Disk for SimDisk {
         })
         .await?;
         let (name, to) = (temporary.clone(), target.clone());
-        self.operate_names("replace_file 2", path, move |disk| {
+        self.operate_flushing("replace_file 2", path, move |disk| {
             let mut files = disk.state.files.borrow_mut();
             let inode = files.open(&name, false)?;
             let number = disk.world.number();
@@ -295,7 +337,7 @@ impl Disk for SimDisk {
             Ok(())
         })
         .await?;
-        self.operate_names("replace_file 3", path, move |disk| {
+        self.operate_flushing("replace_file 3", path, move |disk| {
             disk.state.files.borrow_mut().sync_directory(&directory_of(&target));
             Ok(())
         })
@@ -304,8 +346,10 @@ impl Disk for SimDisk {
 
     async fn overwrite_file(&self, path: &Path, bytes: Vec<u8>) -> io::Result<()> {
         let target = path.to_path_buf();
+        self.world.note(|| format!("overwrite_file 1 {}", path.display()));
+        let fails = self.fails(self.state.faults.get().name_errors_ppm);
         let inode = self
-            .operate_names("overwrite_file 1", path, move |disk| {
+            .operate("overwrite_file 1", 60, move |disk| {
                 let mut files = disk.state.files.borrow_mut();
                 let is_new = !files.current.files.contains_key(&target);
                 let inode = files.open(&target, true)?;
@@ -314,27 +358,11 @@ impl Disk for SimDisk {
                 }
                 drop(files);
                 let room = disk.check_room(inode, bytes.len());
-                // The length changes last when it shrinks, first when it grows: never to zero in between.
-                let mut files = disk.state.files.borrow_mut();
-                let file = files.file(inode);
-                if let Err(full) = room {
-                    let kept = usize::try_from(file.current.length()).map_or(bytes.len(), |length| length.min(bytes.len()));
-                    let kept: Rc<[u8]> = bytes[..kept].into();
-                    file.change(disk.world.number(), ChangeKind::Write { position: 0, bytes: kept });
-                    return Err(full);
-                }
-                let length = bytes.len() as u64;
-                if file.current.length() != length {
-                    file.change(disk.world.number(), ChangeKind::SetLength { length });
-                }
-                if file.current.missing_bytes(0, length) > 0 {
-                    file.change(disk.world.number(), ChangeKind::Allocate { position: 0, length });
-                }
-                file.change(disk.world.number(), ChangeKind::Write { position: 0, bytes: bytes.into() });
-                Ok(inode)
+                disk.overwrite_small(inode, &bytes, fails || room.is_err());
+                room.and(if fails { Err(eio()) } else { Ok(inode) })
             })
             .await?;
-        self.operate_names("overwrite_file 2", path, move |disk| {
+        self.operate_flushing("overwrite_file 2", path, move |disk| {
             let number = disk.world.number();
             disk.state.files.borrow_mut().file(inode).flush(number);
             Ok(())
@@ -422,7 +450,7 @@ impl Disk for SimDisk {
 
     async fn sync_directory(&self, path: &Path) -> io::Result<()> {
         let target = path.to_path_buf();
-        self.operate_names("sync_directory", path, move |disk| {
+        self.operate_flushing("sync_directory", path, move |disk| {
             let mut files = disk.state.files.borrow_mut();
             if !files.current.is_directory(&target) {
                 return Err(not_found(&target));

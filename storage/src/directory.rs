@@ -11,12 +11,14 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use protocol::ids::{BrokerEpoch, ClusterId, CoreId, DirectoryId, HostId, LeaderEpoch, Offset, PartitionIndex, TopicPartition};
+use runtime::disk::{is_flush_error, reworded};
 use runtime::local::Notify;
 use runtime::{Disk, Env};
 
 use crate::cache::ChunkCache;
 use crate::checkpoint::{CHECKPOINT_BYTES_MAX, Checkpoint, CheckpointEntry};
 use crate::config::{LogConfig, StorageConfig};
+use crate::error::RecoveryError;
 use crate::log::{DirectoryFailure, Log};
 use crate::maintenance::prepare;
 use crate::segment::segment_path;
@@ -249,6 +251,11 @@ impl<E: Env> Directory<E> {
     /// # Errors
     /// What the disk says; `AlreadyExists` if it is there; `InvalidData` if a checkpoint says that it was, and that records were in it.
     pub async fn create_log(&self, log: TopicPartition, config: LogConfig) -> io::Result<Log<E>> {
+        let created = self.create(log, config).await;
+        self.check_flush("creating a log", created)
+    }
+
+    async fn create(&self, log: TopicPartition, config: LogConfig) -> io::Result<Log<E>> {
         let state = &*self.0;
         let disk = state.env.disk();
         let directory = self.log_path(log);
@@ -290,6 +297,11 @@ impl<E: Env> Directory<E> {
     /// # Errors
     /// What the disk says.
     pub async fn delete_log(&self, log: TopicPartition) -> io::Result<()> {
+        let deleted = self.delete(log).await;
+        self.check_flush("deleting a log", deleted)
+    }
+
+    async fn delete(&self, log: TopicPartition) -> io::Result<()> {
         let disk = self.0.env.disk();
         let directory = self.log_path(log);
         let entries = match disk.list(&directory).await {
@@ -319,15 +331,14 @@ impl<E: Env> Directory<E> {
     /// What the disk says, or that a log here has failed, since what others take for flushed may be lost; the checkpoint before it counts then.
     pub async fn write_checkpoint(&self, broker_epoch: BrokerEpoch, entries: Vec<CheckpointEntry>) -> io::Result<()> {
         let state = &*self.0;
-        if let Some(failure) = &*state.failure.borrow() {
-            return Err(io::Error::new(failure.cause.kind(), failure.to_string()));
-        }
+        self.check_running()?;
         state.entries.borrow_mut().extend(entries.into_iter().map(|entry| (entry.log, entry)));
         // Two at once would overwrite both files, and a power cut could tear both.
         while state.checkpoint_running.get() {
             let seen = state.checkpoint_ended.count();
             state.checkpoint_ended.changed(seen).await;
         }
+        self.check_running()?;
         state.checkpoint_running.set(true);
         let turn = CheckpointTurn(state);
         let sequence = state.checkpoint_sequence.get() + 1;
@@ -341,15 +352,47 @@ impl<E: Env> Directory<E> {
             state.checkpoint_sequence.set(sequence);
         }
         drop(turn);
-        result
+        self.check_flush("writing a checkpoint", result)
     }
 
     /// Leaves the marker of a clean stop. Everything of every core must be flushed, and the checkpoints written.
     ///
     /// # Errors
-    /// What the disk says; the stop isn't clean then.
+    /// What the disk says, or that something here has failed; the stop isn't clean then.
     pub async fn stop_cleanly(&self, broker_epoch: BrokerEpoch) -> io::Result<()> {
+        self.check_running()?;
         self.0.env.disk().replace_file(&self.0.path.join("clean-stop"), encode_marker(broker_epoch)).await
+    }
+
+    /// Notes why a log couldn't be recovered: if a flush has failed, every log here stops.
+    pub fn note_failed_recovery(&self, error: &RecoveryError) {
+        if let RecoveryError::Io { cause, .. } = error
+            && is_flush_error(cause)
+        {
+            self.stop_logs("recovering a log", cause);
+        }
+    }
+
+    /// Passes a result on. If it is a flush that has failed, every log here stops: it may have lost what they have written.
+    fn check_flush<T>(&self, operation: &str, result: io::Result<T>) -> io::Result<T> {
+        if let Err(error) = &result
+            && is_flush_error(error)
+        {
+            self.stop_logs(operation, error);
+        }
+        result
+    }
+
+    fn stop_logs(&self, operation: &str, cause: &io::Error) {
+        let words = format!("{}: {operation}: {cause}", self.0.path.display());
+        tracing::error!(%words, "every log of a directory has stopped");
+        self.0.failure.borrow_mut().get_or_insert_with(|| Rc::new(reworded(cause, words)));
+    }
+
+    /// Ends with what has stopped the logs here, if anything did.
+    fn check_running(&self) -> io::Result<()> {
+        let failure = self.0.failure.borrow();
+        failure.as_ref().map_or(Ok(()), |failure| Err(reworded(failure, failure.to_string())))
     }
 
     pub(crate) fn state(&self) -> &State<E> {

@@ -60,12 +60,12 @@ pub struct Log<E: Env> {
     /// Whether a checkpoint would shorten the next recovery by much.
     pub(crate) wants_checkpoint: Cell<bool>,
     pub(crate) failure: Option<LogFailure>,
-    /// The first failure of any log of the directory.
+    /// The first failure of any log of the directory, or of the directory itself.
     pub(crate) directory_failure: DirectoryFailure,
 }
 
-/// What has stopped the logs of a directory, shared by them.
-pub(crate) type DirectoryFailure = Rc<RefCell<Option<LogFailure>>>;
+/// What has stopped the logs of a directory, shared by them and the directory itself.
+pub(crate) type DirectoryFailure = Rc<RefCell<Option<Rc<io::Error>>>>;
 
 /// The offsets of a log.
 #[derive(Clone, Copy, Debug, Default)]
@@ -227,7 +227,8 @@ impl<E: Env> Log<E> {
     /// Stops the log, and all logs of its directory; the first failure stays.
     pub(crate) fn fail(&mut self, operation: &'static str, place: (Offset, u64), cause: io::Error) -> LogFailure {
         let failure = self.fail_alone(operation, place, cause);
-        self.directory_failure.borrow_mut().get_or_insert_with(|| failure.clone());
+        let first = || Rc::new(io::Error::new(failure.cause.kind(), failure.to_string()));
+        self.directory_failure.borrow_mut().get_or_insert_with(first);
         failure
     }
 
@@ -238,7 +239,7 @@ impl<E: Env> Log<E> {
         self.failure.get_or_insert(failure).clone()
     }
 
-    /// Ends with the failure of this log or of another one of its directory, if there was any.
+    /// Ends with the failure of this log, of another one of its directory or of the directory itself, if there was any.
     ///
     /// # Errors
     /// Then: the log has stopped.
@@ -246,14 +247,14 @@ impl<E: Env> Log<E> {
         if let Some(failure) = &self.failure {
             return Err(failure.clone());
         }
-        let Some(first) = self.directory_failure.borrow().clone() else { return Ok(()) };
+        let Some(cause) = self.directory_failure.borrow().clone() else { return Ok(()) };
         let active = self.active();
         let failure = LogFailure {
             log: self.name,
-            operation: "another log of its directory",
+            operation: "a flush elsewhere in its directory",
             segment: active.base,
             position: active.written,
-            cause: Rc::new(io::Error::new(first.cause.kind(), first.to_string())),
+            cause,
         };
         self.failure = Some(failure.clone());
         Err(failure)

@@ -11,6 +11,7 @@ use std::path::PathBuf;
 
 use protocol::ids::{DurabilityClass, Offset};
 use protocol::limits::{GROUP_COMMIT_BYTES_MAX, WRITES_IN_FLIGHT_PER_PARTITION_MAX};
+use runtime::disk::is_flush_error;
 use runtime::{Canary, ChunkSlice, Disk, Durability, Env, File};
 
 use crate::blocks::{BLOCK, block_ceiling, block_floor, in_file, in_memory};
@@ -204,7 +205,7 @@ impl<E: Env> Log<E> {
         let (base, end) = (self.writer.in_flight[index].segment, self.writer.in_flight[index].end);
         if let Err(cause) = outcome.result {
             self.writer.in_flight.remove(index);
-            return Err(match outcome.flushed {
+            return Err(match is_flush_error(&cause) {
                 true => self.fail("write", (base, end), cause),
                 false => self.fail_alone("write", (base, end), cause),
             });

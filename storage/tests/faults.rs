@@ -181,6 +181,71 @@ fn t22_a_failed_flush_stops_every_log_of_its_directory() {
 }
 
 #[test]
+fn t22_a_failed_sync_of_a_checkpoint_or_a_name_stops_every_log_of_its_directory() {
+    for seed in 0..20 {
+        for operation in ["checkpoint", "create", "delete", "rename"] {
+            sim::run(seed, move |env| async move {
+                let directory = open(&env).await;
+                let config = LogConfig { class: DurabilityClass::Written, ..small_segments() };
+                let names = [0, 1, 2].map(|partition| TopicPartition { partition: PartitionIndex(partition), ..LOG });
+                let mut log = directory.create_log(names[0], config).await.unwrap();
+                let mut other = directory.create_log(names[1], config).await.unwrap();
+                // The next write of this one names a segment.
+                while other.segment_count() == 1 {
+                    append(&env, &mut other, 1, &numbered(1, 12_000)).await;
+                }
+                append(&env, &mut log, 1, &numbered(1, 9000)).await;
+                write(&env, &mut log).await.unwrap();
+                env.set_disk_faults(DiskFaults { flush_errors_ppm: ALWAYS, ..DiskFaults::default() });
+                match operation {
+                    "checkpoint" => {
+                        // A second one waits for the first, and isn't begun any more.
+                        let checkpoint = || directory.write_checkpoint(BrokerEpoch(1), Vec::new());
+                        let (first, second) = futures_lite::future::zip(checkpoint(), checkpoint()).await;
+                        assert!(first.is_err() && second.is_err());
+                        assert_eq!(env.disk_counters().errors, 1);
+                    }
+                    "create" => drop(directory.create_log(names[2], config).await.err().unwrap()),
+                    "delete" => {
+                        drop(other);
+                        drop(directory.delete_log(names[1]).await.unwrap_err());
+                    }
+                    _ => drop(write(&env, &mut other).await.unwrap_err()),
+                }
+                env.set_disk_faults(DiskFaults::default());
+                let outcome = log.begin_flush().execute().await;
+                log.finish_flush(outcome, env.now()).unwrap_err();
+                assert_eq!(log.flushed(), Offset(0));
+                assert!(log.begin_maintenance(env.now(), env.wall_clock()).is_none());
+                directory.write_checkpoint(BrokerEpoch(1), Vec::new()).await.unwrap_err();
+                directory.stop_cleanly(BrokerEpoch(1)).await.unwrap_err();
+            });
+        }
+    }
+}
+
+#[test]
+fn a_checkpoint_that_fails_before_it_is_flushed_stops_nothing() {
+    let faults = [
+        DiskFaults { name_errors_ppm: ALWAYS, ..DiskFaults::default() },
+        DiskFaults { bytes_taken: 1 << 30, ..DiskFaults::default() },
+    ];
+    for faults in faults {
+        sim::run(1, move |env| async move {
+            let directory = open(&env).await;
+            let mut log = directory.create_log(LOG, LogConfig::default()).await.unwrap();
+            env.set_disk_faults(faults);
+            directory.write_checkpoint(BrokerEpoch(1), vec![log.checkpoint_entry()]).await.unwrap_err();
+            env.set_disk_faults(DiskFaults::default());
+            append(&env, &mut log, 1, &numbered(0, 100)).await;
+            settle(&env, &mut log).await.unwrap();
+            directory.write_checkpoint(BrokerEpoch(1), vec![log.checkpoint_entry()]).await.unwrap();
+            assert_eq!(log.flushed(), Offset(1));
+        });
+    }
+}
+
+#[test]
 fn t23_checkpoints_that_fail_leave_the_last_one_that_counts() {
     for seed in 0..40 {
         sim::run(seed, |env| async move {
