@@ -152,7 +152,9 @@ mod tests {
     #[test]
     fn an_error_of_a_flush_is_never_a_lack_of_space() {
         let full = io::Error::from_raw_os_error(libc::ENOSPC);
-        assert!(is_lack_of_space(&full) && is_lack_of_space(&reworded(&full, "/data: full".to_owned())) && !is_flush_error(&full));
+        assert!(
+            is_lack_of_space(&full) && is_lack_of_space(&reworded(&full, "/data: full".to_owned())) && !is_flush_error(&full)
+        );
         for marked in [flush_error(&full), durable_write_error(&full)] {
             let again = reworded(&marked, format!("/data: {marked}"));
             for error in [&marked, &again] {

@@ -38,6 +38,8 @@ pub struct DiskFaults {
     /// A flush of a file or a directory fails with EIO; what it should have covered may be lost for good, and so may what other files of the
     /// disk have written.
     pub flush_errors_ppm: u64,
+    /// A flush that fails says ENOSPC instead, as with delayed allocation and quotas.
+    pub flush_errors_are_full: bool,
     /// An operation on names or small files fails with EIO, before it flushes.
     pub name_errors_ppm: u64,
     /// Bytes that something else has taken from the disk.
@@ -243,11 +245,16 @@ impl SimDisk {
         self.operate(kind, 60, move |disk| {
             if fails {
                 disk.state.files.borrow_mut().fail_flush(issued, &disk.world.streams.disk);
-                return Err(flush_error(&eio()));
+                return Err(disk.failed_flush());
             }
             apply(disk)
         })
         .await
+    }
+
+    pub(crate) fn failed_flush(&self) -> io::Error {
+        let full = self.state.faults.get().flush_errors_are_full;
+        flush_error(&io::Error::from_raw_os_error(if full { ENOSPC } else { EIO }))
     }
 
     /// Ends with ENOSPC if the file's first `length` bytes don't fit the disk.

@@ -98,6 +98,49 @@ fn t22_a_failed_flush_is_never_tried_again() {
 }
 
 #[test]
+fn t22_a_flush_that_fails_for_lack_of_space_stops_the_log() {
+    for operation in ["write", "flush", "allocate", "persisting indexes"] {
+        sim::run(1, move |env| async move {
+            let directory = open(&env).await;
+            let class = if operation == "flush" { DurabilityClass::Written } else { DurabilityClass::Device };
+            directory.set_storage(StorageConfig { flush_policy: FlushPolicy::Grouped, ..StorageConfig::default() });
+            let mut log = directory.create_log(LOG, LogConfig { class, ..LogConfig::default() }).await.unwrap();
+            append(&env, &mut log, 1, &numbered(0, 5000)).await;
+            if operation != "write" {
+                write(&env, &mut log).await.unwrap();
+                maintain(&env, &mut log).await.unwrap();
+            }
+            append(&env, &mut log, 1, &numbered(1, 5000)).await;
+            if operation != "write" {
+                write(&env, &mut log).await.unwrap();
+                maintain(&env, &mut log).await.unwrap();
+            }
+            let flushed = log.flushed();
+            env.set_disk_faults(DiskFaults { flush_errors_ppm: ALWAYS, flush_errors_are_full: true, ..DiskFaults::default() });
+            match operation {
+                "write" => drop(write(&env, &mut log).await),
+                "flush" => {
+                    let outcome = log.begin_flush().execute().await;
+                    log.finish_flush(outcome, env.now()).unwrap_err();
+                }
+                "allocate" => drop(try_append(&env, &mut log, 1, &numbered(2, 400_000)).await.unwrap_err()),
+                _ => {
+                    env.sleep(Duration::from_secs(60)).await;
+                    maintain(&env, &mut log).await.unwrap_err();
+                }
+            }
+            let failure = log.failure().expect("it isn't taken for a full disk, which one waits for");
+            assert_eq!(failure.operation, operation, "{failure}");
+            assert!(failure.to_string().contains("No space left"), "{failure}");
+            env.set_disk_faults(DiskFaults::default());
+            env.sleep(Duration::from_secs(2)).await;
+            assert!(log.begin_maintenance(env.now(), env.wall_clock()).is_none(), "nothing is tried again");
+            assert_eq!((log.flushed(), log.lacks_space()), (flushed, false));
+        });
+    }
+}
+
+#[test]
 fn t22_recovery_writes_again_what_a_failed_flush_may_have_lost() {
     // In the active segment, in one before it that isn't sealed, and in what recovery reads in two pieces.
     let cases = [(80, small_segments()), (95, small_segments()), (95, LogConfig::default())];

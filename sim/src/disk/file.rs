@@ -5,8 +5,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
+use runtime::disk::durable_write_error;
 use runtime::local::once;
-use runtime::disk::{durable_write_error, flush_error};
 use runtime::{Chunk, ChunkSlice, Durability, File};
 
 use super::content::BLOCK;
@@ -200,7 +200,7 @@ impl File for SimFile {
             drop(busy);
             if fails {
                 files.fail_flush(issued, &disk.world.streams.disk);
-                return Err(flush_error(&eio()));
+                return Err(disk.failed_flush());
             }
             files.file(inode).flush(issued);
             disk.state.count(|counters| counters.flushes += 1);
