@@ -138,7 +138,11 @@ impl<E: Env> FlushPlan<E> {
     pub async fn execute(self) -> FlushOutcome {
         let mut result = Ok(());
         for (_, _, file) in &self.files {
-            result = result.and(file.flush().await);
+            result = file.flush().await;
+            if result.is_err() {
+                // Told at once: until it is, other logs acknowledge what this failure may have lost.
+                break;
+            }
         }
         let positions = self.files.iter().map(|(base, position, _)| (*base, *position)).collect();
         FlushOutcome { flushed: Flushed { positions, written: self.written }, result }

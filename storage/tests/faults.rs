@@ -224,6 +224,40 @@ fn t22_a_failed_flush_stops_every_log_of_its_directory() {
 }
 
 #[test]
+fn t22_a_failed_flush_is_told_before_a_later_durable_write_is_acknowledged() {
+    for seed in 0..20 {
+        sim::run(seed, |env| async move {
+            let directory = open(&env).await;
+            let config = LogConfig { class: DurabilityClass::Written, ..small_segments() };
+            let other = TopicPartition { partition: PartitionIndex(1), ..LOG };
+            let mut durable = directory.create_log(other, LogConfig::default()).await.unwrap();
+            let mut failing = directory.create_log(LOG, config).await.unwrap();
+            while failing.segment_count() == 1 {
+                append(&env, &mut failing, 1, &numbered(1, 12_000)).await;
+            }
+            write(&env, &mut failing).await.unwrap();
+            append(&env, &mut durable, 1, &numbered(1, 9000)).await;
+            // Two files: the first flush fails, a second would take seconds.
+            let plan = failing.begin_flush();
+            env.set_disk_faults(DiskFaults { flush_errors_ppm: ALWAYS, ..DiskFaults::default() });
+            let flush = async {
+                let outcome = plan.execute().await;
+                failing.finish_flush(outcome, env.now()).unwrap_err();
+            };
+            let acknowledged = async {
+                env.set_disk_faults(DiskFaults { slowness: 100_000, ..DiskFaults::default() });
+                env.sleep(Duration::from_millis(50)).await;
+                env.set_disk_faults(DiskFaults::default());
+                durable.begin_write(env.now()).is_some()
+            };
+            let (_, acknowledged) = futures_lite::future::zip(flush, acknowledged).await;
+            assert!(!acknowledged, "a durable write begins after the failed flush");
+            assert_eq!(durable.flushed(), Offset(0));
+        });
+    }
+}
+
+#[test]
 fn t22_a_failed_sync_of_a_checkpoint_or_a_name_stops_every_log_of_its_directory() {
     for seed in 0..20 {
         for operation in ["checkpoint", "create", "delete", "rename"] {
