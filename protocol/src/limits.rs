@@ -118,6 +118,9 @@ pub const SEGMENT_BYTES_MIN: u64 = 1 << 20;
 pub const INDEX_INTERVAL_BYTES: u64 = 4096;
 /// Jobs for the threads off a core that may wait or run; who has another waits.
 pub const OFFLOADED_JOBS_MAX: usize = 1024;
+/// Threads off a core that lookups by time may take at once, at most: a batch may inflate to [`BATCH_DECOMPRESSED_BYTES_MAX`], and file
+/// operations need the others meanwhile.
+pub const LOOKUPS_INFLATING_MAX: usize = 1;
 /// Descriptors that segment files may take per core, of the LRU.
 pub const SEGMENT_DESCRIPTORS_PER_CORE_MAX: usize = 4_096;
 /// Largest piece of a file that is freed in one step, in bytes: freeing costs 0.3 ms per MiB and stalls writers.

@@ -42,7 +42,7 @@ pub trait Env: Clone + 'static {
     /// Runs `work` off the core (CPU-heavy or blocking work) and gives its value back. Begins when the future is first polled,
     /// and then goes on to its end even if the future is dropped.
     ///
-    /// The simulator runs it in place, after a virtual delay.
+    /// The simulator runs it on its own thread, after a virtual delay.
     fn offload<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> impl Future<Output = T>;
 
     /// Whether the fault `canary` is switched on. Only the simulator ever answers `true`.

@@ -1,6 +1,7 @@
 //! Signals between tasks of one core: no atomics, no locks, no allocation per wait but the list of waiters.
 
 use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
 use std::rc::Rc;
 use std::task::{Poll, Waker};
@@ -121,10 +122,82 @@ impl<T> Future for OnceReceiver<T> {
     }
 }
 
+/// A bounded number of places, given in the order in which they were asked for. A handle: clones give the same places.
+#[derive(Clone)]
+pub struct Places(Rc<PlacesState>);
+
+struct PlacesState {
+    free: Cell<usize>,
+    waiting: RefCell<VecDeque<OnceSender<Place>>>,
+}
+
+/// One of the [`Places`]; dropped, it goes to the first who still waits.
+pub struct Place(Rc<PlacesState>);
+
+impl Places {
+    /// So many places, all free.
+    #[must_use]
+    pub fn new(count: usize) -> Places {
+        Places(Rc::new(PlacesState { free: Cell::new(count), waiting: RefCell::default() }))
+    }
+
+    /// A place, if one is free: then nobody waits.
+    #[must_use]
+    pub fn try_take(&self) -> Option<Place> {
+        let free = self.0.free.get().checked_sub(1)?;
+        self.0.free.set(free);
+        Some(Place(self.0.clone()))
+    }
+
+    /// Lines up at once; the future ends with a place. Dropped, it leaves the line.
+    pub fn take(&self) -> impl Future<Output = Place> + use<> {
+        let (sender, receiver) = once();
+        match self.try_take() {
+            Some(place) => sender.send(place),
+            None => self.0.waiting.borrow_mut().push_back(sender),
+        }
+        async { receiver.await.expect("who waits is given a place") }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let next = {
+            let mut waiting = self.0.waiting.borrow_mut();
+            std::iter::from_fn(|| waiting.pop_front()).find(|next| !next.is_abandoned())
+        };
+        match next {
+            Some(next) => next.send(Place(self.0.clone())),
+            None => self.0.free.set(self.0.free.get() + 1),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use futures_lite::future::{block_on, poll_once};
+
+    #[test]
+    fn places_are_given_in_the_order_of_asking_to_those_who_still_wait() {
+        let places = Places::new(1);
+        let first = block_on(places.take());
+        assert!(places.try_take().is_none());
+        let (mut second, third, mut fourth) = (Box::pin(places.take()), places.take(), Box::pin(places.take()));
+        assert!(block_on(poll_once(&mut fourth)).is_none());
+        drop((first, third));
+        assert!(block_on(poll_once(&mut fourth)).is_none() && places.try_take().is_none(), "the second's turn");
+        let second = block_on(poll_once(&mut second)).unwrap();
+        assert!(block_on(poll_once(&mut fourth)).is_none());
+        drop(second);
+        let fourth = block_on(poll_once(&mut fourth)).unwrap();
+        // Given and never taken, it goes on.
+        let (given, last) = (places.take(), places.take());
+        drop(fourth);
+        drop(given);
+        drop(block_on(poll_once(Box::pin(last))).unwrap());
+        assert!(places.try_take().is_some(), "it is free again");
+    }
 
     #[test]
     fn a_signal_before_the_wait_is_not_lost() {

@@ -8,6 +8,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use protocol::ids::Timestamp;
+use runtime::local::once;
 use runtime::{Canary, Env, Monotonic, Region};
 
 use crate::disk::{Crash, DiskCounters, DiskFaults, DiskState, Sectors, SimDisk};
@@ -82,7 +83,16 @@ struct Process {
     disk: SimDisk,
     transport: SimTransport,
     region: Region,
+    offloads: Offloads,
     wall_offset_ms: Rc<Cell<i64>>,
+}
+
+/// Jobs off the core.
+#[derive(Default)]
+struct Offloads {
+    running: Cell<usize>,
+    most: Cell<usize>,
+    slowness: Cell<u64>,
 }
 
 const WALL_START_MS: i64 = 1_750_000_000_000;
@@ -192,6 +202,7 @@ impl SimEnv {
             disk,
             transport,
             region: Region::map(options.region_bytes).expect("the simulated region can be mapped"),
+            offloads: Offloads::default(),
             wall_offset_ms,
         }))
     }
@@ -252,6 +263,17 @@ impl SimEnv {
     #[must_use]
     pub fn disk_counters(&self) -> DiskCounters {
         self.0.host.disk.counters.get()
+    }
+
+    /// Most jobs of this process that were off the core at once.
+    #[must_use]
+    pub fn offloaded_at_most(&self) -> usize {
+        self.0.offloads.most.get()
+    }
+
+    /// Jobs off the core take this many times as long from now on.
+    pub fn slow_offloads(&self, times: u64) {
+        self.0.offloads.slowness.set(times);
     }
 
     /// Moves the wall clock of this host.
@@ -318,9 +340,22 @@ impl Env for SimEnv {
     }
 
     async fn offload<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> T {
-        let delay = self.0.world.streams.environment.latency(100_000);
-        self.0.world.sleep(delay).await;
-        work()
+        let p = self.0.clone();
+        let delay = p.world.streams.environment.latency(100_000) * p.offloads.slowness.get().max(1);
+        p.offloads.running.set(p.offloads.running.get() + 1);
+        p.offloads.most.set(p.offloads.most.get().max(p.offloads.running.get()));
+        let (sender, receiver) = once();
+        self.0.world.after(delay, move || {
+            p.offloads.running.set(p.offloads.running.get() - 1);
+            if p.disk.incarnation == p.host.disk.incarnation.get() {
+                sender.send(work());
+            }
+        });
+        match receiver.await {
+            Some(value) => value,
+            // The process has crashed, and nothing waits any more.
+            None => std::future::pending().await,
+        }
     }
 
     fn canary(&self, canary: Canary) -> bool {

@@ -1,4 +1,5 @@
-//! The page cache of one core: clean pieces of all its logs, given back oldest first when memory runs short.
+//! The page cache of one core: clean pieces of all its logs, given back oldest first when memory runs short. With it go the counters of the
+//! core's storage and the places of its lookups.
 //!
 //! Pieces arrive once they are written; until then a log keeps them itself. A handle: clones are the same cache.
 
@@ -8,6 +9,8 @@ use std::rc::Rc;
 
 use hashbrown::HashMap;
 use protocol::ids::Offset;
+use protocol::limits::LOOKUPS_INFLATING_MAX;
+use runtime::local::Places;
 use runtime::{Chunk, Region};
 
 use crate::metrics::Metrics;
@@ -27,6 +30,7 @@ pub struct ChunkCache(Rc<State>);
 struct State {
     region: Region,
     metrics: Metrics,
+    inflations: Places,
     cached: RefCell<Cached>,
 }
 
@@ -42,7 +46,8 @@ impl ChunkCache {
     /// An empty cache over the core's region.
     #[must_use]
     pub fn new(region: Region) -> ChunkCache {
-        ChunkCache(Rc::new(State { region, metrics: Metrics::default(), cached: RefCell::default() }))
+        let inflations = Places::new(LOOKUPS_INFLATING_MAX);
+        ChunkCache(Rc::new(State { region, metrics: Metrics::default(), inflations, cached: RefCell::default() }))
     }
 
     /// Bytes of chunks in the cache.
@@ -67,6 +72,11 @@ impl ChunkCache {
     #[must_use]
     pub fn metrics(&self) -> Metrics {
         self.0.metrics.clone()
+    }
+
+    /// Places for lookups that inflate batches off the core.
+    pub(crate) fn inflations(&self) -> &Places {
+        &self.0.inflations
     }
 
     /// The region that the chunks come from.

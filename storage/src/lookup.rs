@@ -2,11 +2,15 @@
 //!
 //! Timestamps come in any order. A segment whose largest timestamp is too small is passed over; in the first that isn't, the time index
 //! says where no earlier record can match, and the batches from there on are looked into. Only what lies below the bound is found
-//! (trap T34). Compressed batches are decompressed off the core.
+//! (trap T34). Batches are looked into off the core, by so many lookups of the core at once as `limits` says, in their order; one that waits
+//! for its turn holds no memory.
+
+use std::io;
 
 use protocol::batch::BatchView;
 use protocol::ids::{Offset, Timestamp};
 use protocol::limits::BATCH_DECOMPRESSED_BYTES_MAX;
+use runtime::local::{Place, once};
 use runtime::{Disk, Env};
 
 use crate::blocks::in_file;
@@ -186,9 +190,11 @@ impl<E: Env> LookupPlan<E> {
                 return Ok(None);
             }
             if header.max_timestamp >= self.timestamp && header.last_offset() >= self.from {
+                let place = self.place(scan, position).await?;
                 let mut bytes = vec![0; header.size];
                 scan.stream.copy(position, &mut bytes);
-                if let Some(found) = self.record_in(bytes).await? {
+                let found = self.record_in(place, bytes).await;
+                if let Some(found) = found.map_err(|cause| scan.stream.source.io_error(position, cause))? {
                     return Ok(Some(found));
                 }
             }
@@ -202,14 +208,34 @@ impl<E: Env> LookupPlan<E> {
         Ok(None)
     }
 
+    /// A place to look into the batch at `position`. Nothing is held while it is waited for: the batch is read again then.
+    async fn place(&self, scan: &mut Scan<'_, E>, position: u64) -> Result<Place, ReadError> {
+        let places = self.cache.inflations();
+        if let Some(place) = places.try_take() {
+            return Ok(place);
+        }
+        scan.stream.forget();
+        let place = places.take().await;
+        scan.batch_at(position, LOOKUP_READ_BYTES).await?;
+        Ok(place)
+    }
+
     /// The first matching record of a batch. A batch whose records can't be read holds none: its CRC is right, so that is how it was sent.
-    async fn record_in(&self, bytes: Vec<u8>) -> Result<Option<(Offset, Timestamp)>, ReadError> {
+    async fn record_in(&self, place: Place, bytes: Vec<u8>) -> io::Result<Option<(Offset, Timestamp)>> {
         let (timestamp, from) = (self.timestamp, self.from);
         let find = move || {
             let (batch, _) = BatchView::split(&bytes).ok()?;
             let found = batch.find_timestamp(timestamp, BATCH_DECOMPRESSED_BYTES_MAX).ok()?;
             found.map(|(offset, timestamp)| (offset.max(from), timestamp))
         };
-        Ok(self.env.offload(find).await)
+        let (sender, receiver) = once();
+        let env = self.env.clone();
+        // A job goes on when nobody waits for it any more, and so does the task that keeps its place.
+        self.env.spawn(async move {
+            let found = env.offload(find).await;
+            drop(place);
+            sender.send(found);
+        });
+        receiver.await.ok_or_else(|| io::Error::other("the lookup was given up"))
     }
 }

@@ -3,11 +3,16 @@
 
 mod support;
 
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::Duration;
+
 use protocol::batch::BatchView;
 use protocol::ids::{Offset, Timestamp};
-use runtime::Canary;
+use runtime::{Canary, Env};
 use sim::{Options, SimEnv};
-use storage::{Log, LogConfig, LookupStep, ReadRequest};
+use storage::{Log, LogConfig, LookupPlan, LookupStep, ReadRequest};
 use support::*;
 
 async fn look(log: &mut Log<SimEnv>, timestamp: i64, bound: Offset) -> Option<(i64, i64)> {
@@ -82,6 +87,75 @@ fn t34_a_time_finds_nothing_at_or_above_the_bound() {
         assert_eq!(look(&mut log, 16, Offset(6)).await, Some((2, 20)));
         assert_eq!(look(&mut log, 25, Offset(6)).await, Some((3, 25)));
         assert_eq!(look(&mut log, 21, Offset(2)).await, None);
+    });
+}
+
+/// A log of `count` batches of `bytes` bytes, the n-th with the timestamps 10 n and 10 n + 5, all on disk only.
+async fn stepped(env: &SimEnv, count: i64, bytes: usize) -> Rc<RefCell<Log<SimEnv>>> {
+    let directory = open(env).await;
+    let mut log = directory.create_log(LOG, LogConfig::default()).await.unwrap();
+    for step in 0..count {
+        append(env, &mut log, 1, &batch_at(&[10 * step, 10 * step + 5], bytes / 2)).await;
+    }
+    settle(env, &mut log).await.unwrap();
+    log.drop_cached();
+    Rc::new(RefCell::new(log))
+}
+
+fn plan(log: &Rc<RefCell<Log<SimEnv>>>, timestamp: i64) -> LookupPlan<SimEnv> {
+    let bound = log.borrow().log_end();
+    match log.borrow_mut().begin_lookup(Timestamp(timestamp), bound).unwrap() {
+        LookupStep::Disk(plan) => plan,
+        LookupStep::Ready(found) => panic!("{found:?} without the disk"),
+    }
+}
+
+#[test]
+fn lookups_take_one_thread_off_the_core_and_the_others_wait_their_turn() {
+    for seed in 0..10 {
+        sim::run(seed, |env| async move {
+            let log = stepped(&env, 40, 20_000).await;
+            let found: Rc<RefCell<BTreeMap<i64, Offset>>> = Rc::default();
+            for step in 0..40 {
+                let (plan, log, found, env_of_task) = (plan(&log, 10 * step + 1), log.clone(), found.clone(), env.clone());
+                // Some are given up while they wait or run.
+                let patience = Duration::from_micros(if step % 3 == 0 { env.workload().below(5000) } else { 60_000_000 });
+                env.spawn(async move {
+                    let given_up = async {
+                        env_of_task.sleep(patience).await;
+                        None
+                    };
+                    let outcome = futures_lite::future::or(async { Some(plan.execute().await) }, given_up).await;
+                    let step_found = outcome.map(|outcome| log.borrow_mut().finish_lookup(outcome).unwrap());
+                    if let Some(LookupStep::Ready(Some((offset, _)))) = step_found {
+                        found.borrow_mut().insert(step, offset);
+                    }
+                });
+            }
+            env.sleep(Duration::from_secs(30)).await;
+            assert_eq!(env.offloaded_at_most(), 1);
+            for step in (0..40).filter(|step| step % 3 != 0) {
+                assert_eq!(found.borrow()[&step], Offset(2 * step + 1));
+            }
+        });
+    }
+}
+
+#[test]
+fn lookups_that_wait_hold_no_memory() {
+    sim::run(1, |env| async move {
+        let bytes = 3 << 20;
+        let log = stepped(&env, 8, bytes).await;
+        env.slow_offloads(100_000);
+        let before = env.region().free_bytes();
+        for step in 0..8 {
+            let plan = plan(&log, 10 * step);
+            env.spawn(async move { drop(plan.execute().await) });
+            env.sleep(Duration::from_millis(100)).await;
+        }
+        assert_eq!(env.offloaded_at_most(), 1);
+        let held = before - env.region().free_bytes();
+        assert!(held <= 2 * bytes, "{held} bytes are held");
     });
 }
 
