@@ -33,6 +33,8 @@ pub const MEMORY_BYTES_DEFAULT_MAX: u64 = 1 << 30;
 pub struct Settings {
     /// Data directories, each on a drive of its own.
     pub data: Vec<PathBuf>,
+    /// None of them may be new.
+    pub data_must_exist: bool,
     /// Where the native protocol listens.
     pub listen: SocketAddr,
     /// Other addresses than loopback are allowed although nobody is authenticated.
@@ -125,6 +127,7 @@ impl Settings {
         let listen_default = SocketAddr::from(([127, 0, 0, 1], 9090));
         let settings = Settings {
             data: if flags.data.is_empty() { file.data.unwrap_or_default() } else { flags.data },
+            data_must_exist: flags.data_must_exist || file.data_must_exist.unwrap_or(false),
             listen: flags.listen.or(file.listen).unwrap_or(listen_default),
             insecure: flags.insecure || file.insecure.unwrap_or(false),
             cpu: flags.cpu.or(file.cpu),

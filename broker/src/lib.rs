@@ -5,6 +5,7 @@ pub mod api;
 pub mod cli;
 pub mod config;
 pub mod controller;
+pub mod directories;
 pub mod dispatch;
 pub mod doctor;
 pub mod likely;

@@ -1,4 +1,4 @@
-//! The metadata log at start: found, recovered, replayed.
+//! The metadata log at start: recovered or made, and replayed.
 //!
 //! It is a partition like others, in one of the data directories. It has its leader epoch from itself: one more than the last
 //! batch's, so that each start is above all before it.
@@ -13,34 +13,15 @@ use protocol::ids::{LeaderEpoch, Offset, TopicId};
 use protocol::limits::{BATCH_BYTES_CEILING, FETCH_BYTES_MAX};
 use runtime::Env;
 use shard::{FetchPartition, FetchRequest, PartitionPlace, Shard};
-use storage::Directory;
 use thiserror::Error;
 
 use crate::controller::{ChangeError, METADATA_PARTITION};
+use crate::directories::Directories;
 use crate::progress::Progress;
 
 /// Why the metadata log can't be used.
 #[derive(Debug, Error)]
 pub enum MetadataError {
-    /// There are logs, but not this one.
-    #[error(
-        "the data directories hold {logs} logs, but none holds the metadata log that says what they are; is a --data directory missing?"
-    )]
-    Missing {
-        /// How many.
-        logs: usize,
-    },
-    /// There are two.
-    #[error("both {first} and {second} hold a metadata log: they belong to different hosts")]
-    Twice {
-        /// A directory.
-        first: String,
-        /// Another.
-        second: String,
-    },
-    /// A disk failed.
-    #[error("the metadata log: {0}")]
-    Disk(std::io::Error),
     /// It can't be opened or read.
     #[error("the metadata log can't be opened: {0}")]
     Open(String),
@@ -71,30 +52,15 @@ pub struct Replayed {
 /// See [`MetadataError`].
 pub async fn open<E: Env>(
     shard: &Shard<E>,
-    directories: &[Directory<E>],
+    directories: &Directories<E>,
     progress: &Progress,
 ) -> Result<Replayed, MetadataError> {
-    let mut found: Option<&Directory<E>> = None;
-    let mut logs = 0;
-    for directory in directories {
-        // A first start that is cut short leaves the metadata log's directory without a segment: that is nobody's log.
-        let others = directory.list_logs().await.map_err(MetadataError::Disk)?;
-        logs += others.iter().filter(|log| **log != METADATA_PARTITION).count();
-        if directory.has_log(METADATA_PARTITION).await.map_err(MetadataError::Disk)? {
-            if let Some(first) = found {
-                let (first, second) = (first.path().display().to_string(), directory.path().display().to_string());
-                return Err(MetadataError::Twice { first, second });
-            }
-            found = Some(directory);
-        }
-    }
     let config = TopicConfig { batch_bytes_max: BATCH_BYTES_CEILING, ..TopicConfig::default() };
     let failed = |error: shard::OpenPartitionError| MetadataError::Open(error.to_string());
-    match found {
-        None if logs > 0 => return Err(MetadataError::Missing { logs }),
+    match directories.with_metadata_log() {
         None => {
-            let place =
-                PartitionPlace { partition: METADATA_PARTITION, directory: directories[0].id(), leader_epoch: LeaderEpoch(0) };
+            let directory = directories.all()[0].id();
+            let place = PartitionPlace { partition: METADATA_PARTITION, directory, leader_epoch: LeaderEpoch(0) };
             shard.create_partition(place, config).await.map_err(failed)?;
         }
         Some(directory) => {

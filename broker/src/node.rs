@@ -1,8 +1,8 @@
 //! A host: from its data directories to its listeners, and back.
 //!
 //! Runs on core 0; `start` is called by the command line inside a core, and by the simulator. Order of events: directories
-//! (lock, superblock) -> the metadata log, replayed -> this start is recorded, which raises every leader epoch -> partitions ->
-//! listeners. A stop: listeners -> what is owed is answered -> everything flushed -> the marker of a clean stop.
+//! (lock, superblock) -> the metadata log, replayed -> this start is recorded, which raises every leader epoch -> new directories are
+//! marked as used -> partitions -> listeners. A stop: listeners -> what is owed is answered -> everything flushed -> the marker of a clean stop.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -13,10 +13,11 @@ use net::{ConnectionLimits, Native, Server};
 use protocol::ids::{BrokerEpoch, ClusterId, CoreId, HostId, PartitionIndex, TopicPartition};
 use runtime::{Env, Transport};
 use shard::Shard;
-use storage::{ChunkCache, Directory, OpenError, OpenRequest, StorageConfig};
+use storage::{ChunkCache, Directory};
 use thiserror::Error;
 
 use crate::controller::{Controller, ControllerIdentity};
+use crate::directories::{self, DirectoriesError};
 use crate::dispatch::{Dispatch, HostIdentity};
 use crate::metadata_log::{self, MetadataError};
 use crate::partitions::{Opening, Partitions};
@@ -32,6 +33,8 @@ const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
 pub struct NodeConfig {
     /// Data directories.
     pub data: Vec<PathBuf>,
+    /// None of them may be new.
+    pub data_must_exist: bool,
     /// Where the native protocol listens.
     pub listen: SocketAddr,
     /// The host's number.
@@ -49,9 +52,9 @@ pub struct NodeConfig {
 /// Why a host doesn't start.
 #[derive(Debug, Error)]
 pub enum StartError {
-    /// A data directory can't be used.
+    /// The data directories can't be used.
     #[error(transparent)]
-    Directory(#[from] OpenError),
+    Directories(#[from] DirectoriesError),
     /// The metadata log can't be used.
     #[error(transparent)]
     Metadata(#[from] MetadataError),
@@ -96,10 +99,11 @@ impl<E: Env> Node<E> {
     /// See [`StartError`]. Nothing is served then.
     pub async fn start(env: E, config: NodeConfig) -> Result<Node<E>, StartError> {
         let cache = ChunkCache::new(env.region().clone());
-        let directories = open_directories(&env, &config, &cache).await?;
+        let opened = directories::open(&env, &config, &cache).await?;
+        let directories = opened.all().to_vec();
         let progress = Progress::default();
         let shard = Shard::start(env.clone(), config.host, directories.clone());
-        let replayed = metadata_log::open(&shard, &directories, &progress).await?;
+        let replayed = metadata_log::open(&shard, &opened, &progress).await?;
         let broker_epoch = BrokerEpoch(replayed.image.broker_epoch(config.host).map_or(0, |epoch| epoch.0) + 1);
         shard.set_broker_epoch(broker_epoch);
         let partitions = Partitions::new(env.clone(), shard.clone(), directories.clone(), progress.clone());
@@ -108,6 +112,7 @@ impl<E: Env> Node<E> {
         let controller = Controller::new(env.clone(), identity, shard.clone(), partitions.clone(), replayed.image);
         let started = MetadataRecord::HostStarted { host: config.host, broker_epoch };
         controller.commit(&[started]).await.map_err(MetadataError::from)?;
+        opened.mark_used(broker_epoch).await?;
         let openings = openings(&controller.image(), config.host);
         let out_of_service = open_partitions(&env, &partitions, &progress, openings).await;
         let cluster = directories[0].superblock().cluster;
@@ -183,31 +188,6 @@ impl<E: Env> Node<E> {
         }
         stopped
     }
-}
-
-/// Opens the data directories, those that exist before new ones: a new drive joins the cluster that is there.
-async fn open_directories<E: Env>(env: &E, config: &NodeConfig, cache: &ChunkCache) -> Result<Vec<Directory<E>>, OpenError> {
-    let mut paths = Vec::new();
-    for path in &config.data {
-        let is_new = !runtime::Disk::list(env.disk(), path)
-            .await
-            .is_ok_and(|entries| entries.iter().any(|entry| entry.name == "superblock"));
-        paths.push((is_new, path.clone()));
-    }
-    paths.sort_by_key(|(is_new, _)| *is_new);
-    let mut directories: Vec<Directory<E>> = Vec::new();
-    for (_, path) in paths {
-        let request = OpenRequest {
-            cluster: directories.first().map(|first| first.superblock().cluster),
-            host: config.host,
-            core: CoreId(0),
-            holder: config.holder.clone(),
-            storage: StorageConfig::default(),
-            cache: cache.clone(),
-        };
-        directories.push(Directory::open(env, path, request).await?);
-    }
-    Ok(directories)
 }
 
 /// The partitions that this host leads.

@@ -18,6 +18,7 @@ use tracing_subscriber::EnvFilter;
 use broker::cli::output::print;
 use broker::cli::{Failure, FailureKind};
 use broker::config::{self, Settings, StartFlags};
+use broker::directories::DirectoriesError;
 use broker::node::{Node, NodeConfig, StartError};
 
 /// Threads for blocking work; one of them waits for the signal to stop.
@@ -148,6 +149,7 @@ fn node_config(settings: &Settings) -> NodeConfig {
     let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
     NodeConfig {
         data: settings.data.clone(),
+        data_must_exist: settings.data_must_exist,
         listen: settings.listen,
         host: HostId(settings.host_id),
         holder: format!("corelane, process {} on {name}", std::process::id()),
@@ -164,8 +166,10 @@ fn node_config(settings: &Settings) -> NodeConfig {
 
 fn start_failure(error: StartError) -> Failure {
     match error {
-        StartError::Directory(error @ OpenError::Io { .. }) => Failure::failed(error.to_string()),
-        StartError::Directory(error) => Failure::new(FailureKind::Directory, error.to_string()),
+        StartError::Directories(error @ (DirectoriesError::Io { .. } | DirectoriesError::Open(OpenError::Io { .. }))) => {
+            Failure::failed(error.to_string())
+        }
+        StartError::Directories(error) => Failure::new(FailureKind::Directory, error.to_string()),
         error => Failure::failed(error.to_string()),
     }
 }

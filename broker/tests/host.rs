@@ -4,6 +4,7 @@
 mod support;
 
 use std::io::Write;
+use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
@@ -228,7 +229,7 @@ fn a_foreign_or_newer_directory_is_refused_by_name() {
     let foreign = scratch.join("foreign");
     std::fs::create_dir(&foreign).unwrap();
     std::fs::write(foreign.join("holiday.jpg"), b"beach").unwrap();
-    let start = |data: &std::path::Path, more: &[&str]| {
+    let start = |data: &Path, more: &[&str]| {
         let data = data.to_str().unwrap();
         start_fails(&[&["--data", data, "--listen", "127.0.0.1:0", "--memory", "64MiB"], more].concat())
     };
@@ -265,8 +266,96 @@ fn a_foreign_or_newer_directory_is_refused_by_name() {
     host.stop();
     std::fs::remove_dir_all(second.join("topics/00000000000000000000000000000001")).unwrap();
     let (code, said) = start(&second, &[]);
-    assert_eq!(code, 1);
-    assert!(said.contains("none holds the metadata log"), "{said}");
+    assert_eq!(code, 5);
+    assert!(said.contains("none of the data directories holds the metadata log"), "{said}");
+}
+
+/// A start on these directories that must fail; gives exit code and standard error.
+fn start_on_fails(directories: &[&Path], more: &[&str]) -> (i32, String) {
+    let mut arguments = vec!["--listen", "127.0.0.1:0", "--memory", "64MiB"];
+    for directory in directories {
+        arguments.extend(["--data", directory.to_str().unwrap()]);
+    }
+    start_fails(&[&arguments, more].concat())
+}
+
+#[test]
+fn a_host_without_its_metadata_log_is_not_begun_anew() {
+    let scratch = Scratch::new();
+    let (one, two, three) = (scratch.join("one"), scratch.join("two"), scratch.join("three"));
+    let host = Host::start_with(&one, &["--data", two.to_str().unwrap()]);
+    let cluster = host.ready["cluster_id"].clone();
+    let log = host.kill();
+    assert_eq!(log.matches("a new host is made in this directory").count(), 2, "{log}");
+    assert!(log.contains("data_must_exist refuses such a start"), "{log}");
+
+    // `one` isn't mounted, and nothing but the start has marked `two`: it has no log, and the host was killed.
+    assert_eq!(std::fs::read_dir(two.join("topics")).unwrap().count(), 0);
+    std::fs::rename(&one, scratch.join("elsewhere")).unwrap();
+    let (code, said) = start_on_fails(&[&two], &[]);
+    assert!(
+        code == 5
+            && said.contains(&format!("host 1 of cluster {} has run on {} before:", cluster.as_str().unwrap(), two.display()))
+    );
+    std::fs::create_dir(&one).unwrap();
+    for _ in 0..2 {
+        let (code, said) = start_on_fails(&[&one, &two, &three], &[]);
+        assert_eq!(code, 5);
+        assert!(
+            said.contains("none of the data directories holds the metadata log (topics/00000000000000000000000000000001)"),
+            "{said}"
+        );
+        let new = format!("(with nothing of a host in it: {}, {})", one.display(), three.display());
+        assert!(said.contains(&new) && said.contains("mount the drive, or add the --data directory"), "{said}");
+    }
+    assert!(std::fs::read_dir(&one).unwrap().next().is_none() && !three.exists(), "a start that is refused makes nothing");
+
+    std::fs::remove_dir(&one).unwrap();
+    std::fs::rename(scratch.join("elsewhere"), &one).unwrap();
+    let host = Host::start_with(&three, &["--data", two.to_str().unwrap(), "--data", one.to_str().unwrap()]);
+    assert_eq!((&host.ready["cluster_id"], &host.ready["broker_epoch"]), (&cluster, &2.into()));
+    let log = host.kill();
+    assert_eq!(log.matches("a new directory joins this host").count(), 1, "{log}");
+    let (code, said) = start_on_fails(&[&three], &[]);
+    assert!(code == 5 && said.contains("holds the metadata log"), "a directory that has joined is marked too: {said}");
+}
+
+#[test]
+fn a_first_start_that_was_cut_short_can_be_made_again() {
+    let scratch = Scratch::new();
+    let (one, two) = (scratch.join("one"), scratch.join("two"));
+    Host::start_with(&one, &["--data", two.to_str().unwrap()]).kill();
+    // As a crash leaves them before the metadata log has a segment.
+    for data in [&one, &two] {
+        for entry in std::fs::read_dir(data).unwrap().map(|entry| entry.unwrap()) {
+            if entry.file_name().to_str().unwrap().starts_with("checkpoint-") {
+                std::fs::remove_file(entry.path()).unwrap();
+            }
+        }
+    }
+    for entry in std::fs::read_dir(one.join("topics/00000000000000000000000000000001/0")).unwrap() {
+        std::fs::remove_file(entry.unwrap().path()).unwrap();
+    }
+    let host = Host::start_with(&one, &["--data", two.to_str().unwrap()]);
+    assert_eq!(host.ready["broker_epoch"], 1);
+}
+
+#[test]
+fn no_host_is_made_where_the_data_must_exist() {
+    let scratch = Scratch::new();
+    let (one, two) = (scratch.join("one"), scratch.join("two"));
+    std::fs::create_dir(&one).unwrap();
+    let (code, said) = start_on_fails(&[&one], &["--data-must-exist"]);
+    assert!(
+        code == 5 && said.contains(&format!("{} holds nothing of a host", one.display())) && said.contains("mount its drive"),
+        "{said}"
+    );
+    assert!(std::fs::read_dir(&one).unwrap().next().is_none());
+    Host::start(&one).stop();
+    Host::start_with(&one, &["--data-must-exist"]).stop();
+    // A drive that joins may not be new either: the one that is not mounted looks the same.
+    let (code, said) = start_on_fails(&[&one, &two], &["--data-must-exist"]);
+    assert!(code == 5 && said.contains(&format!("{} holds nothing of a host", two.display())) && !two.exists(), "{said}");
 }
 
 #[test]

@@ -54,5 +54,5 @@ pub use metrics::{Metrics, MetricsSnapshot};
 pub use producers::{ProducerReplay, ReplayedBatch};
 pub use read::{ReadRequest, ReadResult, ReadStep};
 pub use recovery::{Cut, Recovered, RecoveryProgress};
-pub use superblock::{FORMAT_VERSION, Superblock, SuperblockError};
+pub use superblock::{FORMAT_VERSION, Seen, Superblock, SuperblockError, look};
 pub use write::{WriteOutcome, WritePlan};

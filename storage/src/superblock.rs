@@ -1,6 +1,11 @@
-//! The superblock of a data directory: whose it is and which format it has. And the marker that a clean stop leaves.
+//! The superblock of a data directory: whose it is and which format it has. The marker that a clean stop leaves. And what can be
+//! told of a directory that isn't open.
+
+use std::io;
+use std::path::Path;
 
 use protocol::ids::{BrokerEpoch, ClusterId, DirectoryId, HostId};
+use runtime::{Disk, Env};
 
 use crate::bytes::{Reader, Short, Writer, checked_body, finish_with_crc};
 
@@ -98,6 +103,34 @@ impl Superblock {
         let host = HostId(input.u32()?);
         Ok(Superblock { cluster, host, directory: DirectoryId(input.u128()?), format, features })
     }
+}
+
+/// What a path holds, by the names in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Seen {
+    /// No superblock: it isn't there, it is empty, or it isn't a data directory.
+    Unformatted,
+    /// A superblock.
+    Formatted,
+    /// A superblock and a checkpoint: its host has run.
+    Used,
+}
+
+/// Looks at a path that may be a data directory. Nothing is locked, and nothing is changed.
+///
+/// # Errors
+/// What the disk says, other than that nothing is there.
+pub async fn look<E: Env>(env: &E, path: &Path) -> io::Result<Seen> {
+    let entries = match env.disk().list(path).await {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Seen::Unformatted),
+        Err(error) => return Err(error),
+    };
+    if !entries.iter().any(|entry| entry.name == "superblock") {
+        return Ok(Seen::Unformatted);
+    }
+    let is_used = entries.iter().any(|entry| entry.name.starts_with("checkpoint-"));
+    Ok(if is_used { Seen::Used } else { Seen::Formatted })
 }
 
 /// The bytes of a clean-stop marker.

@@ -12,6 +12,7 @@ use crate::likely::likely;
 /// Keys of the file, as `FileConfig` reads them.
 pub const KEYS: &[&str] = &[
     "data",
+    "data_must_exist",
     "listen",
     "insecure",
     "cpu",
@@ -31,6 +32,8 @@ pub const KEYS: &[&str] = &[
 pub struct FileConfig {
     /// Data directories.
     pub data: Option<Vec<PathBuf>>,
+    /// See `--data-must-exist`.
+    pub data_must_exist: Option<bool>,
     /// Where the native protocol listens.
     pub listen: Option<SocketAddr>,
     /// See `--insecure`.

@@ -13,6 +13,9 @@ pub struct StartFlags {
     /// Data directory; once per drive. Created if absent
     #[arg(long, value_name = "DIR", env = "CORELANE_DATA", value_delimiter = ',')]
     pub data: Vec<PathBuf>,
+    /// Refuse a data directory that holds nothing of a host yet, as the place of a drive that is not mounted
+    #[arg(long, env = "CORELANE_DATA_MUST_EXIST")]
+    pub data_must_exist: bool,
     /// Configuration file (TOML)
     #[arg(long, value_name = "FILE", env = "CORELANE_CONFIG")]
     pub config: Option<PathBuf>,

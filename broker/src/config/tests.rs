@@ -15,7 +15,7 @@ fn an_unknown_key_is_refused_with_file_line_and_the_likely_name() {
     let error = parse("# comment\nlisten = \"127.0.0.1:0\"\nmemmory = \"1GiB\"\n").unwrap_err().to_string();
     assert_eq!(error, "corelane.toml:3:1: unknown key \"memmory\"; did you mean \"memory\"?");
     let error = parse("colour = 1").unwrap_err().to_string();
-    assert!(error.starts_with("corelane.toml:1:1: unknown key \"colour\"; known are data, listen, "), "{error}");
+    assert!(error.starts_with("corelane.toml:1:1: unknown key \"colour\"; known are data, data_must_exist, "), "{error}");
 }
 
 #[test]

@@ -118,6 +118,7 @@ impl Shared {
 fn config(address: SocketAddr, number: u64) -> NodeConfig {
     NodeConfig {
         data: vec!["/data/one".into()],
+        data_must_exist: false,
         listen: address,
         host: HostId(1),
         host_name: "one".into(),
