@@ -10,7 +10,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use protocol::ids::{BrokerEpoch, ClusterId, CoreId, HostId, METADATA_TOPIC};
+use protocol::ids::{BrokerEpoch, ClusterId, CoreId, DirectoryId, HostId, METADATA_TOPIC};
 use runtime::Env;
 use storage::{ChunkCache, Directory, OpenError, OpenRequest, Seen, StorageConfig, Superblock};
 use thiserror::Error;
@@ -58,6 +58,21 @@ pub enum DirectoriesError {
         used: Vec<PathBuf>,
         /// Directories without a superblock.
         new: Vec<PathBuf>,
+    },
+    /// Two of them have one identity.
+    #[error(
+        "{first} and {second} are both directory {id} of host {host}: one is a copy of the other. Give one of them; `corelane log verify` \
+         shows how far the logs of each go"
+    )]
+    Copies {
+        /// A directory.
+        first: PathBuf,
+        /// Another.
+        second: PathBuf,
+        /// Their identity.
+        id: DirectoryId,
+        /// The host.
+        host: HostId,
     },
     /// There are two metadata logs.
     #[error("both {first} and {second} hold a metadata log: they belong to different hosts")]
@@ -168,6 +183,10 @@ impl<E: Env> Directories<E> {
             cache: cache.clone(),
         };
         let directory = Directory::open(env, path, request).await?;
+        if let Some(other) = self.all.iter().find(|other| other.id() == directory.id()) {
+            let (first, second) = (other.path().to_path_buf(), directory.path().to_path_buf());
+            return Err(DirectoriesError::Copies { first, second, id: directory.id(), host: config.host });
+        }
         self.all.push(directory.clone());
         Ok(directory)
     }

@@ -321,6 +321,39 @@ fn a_host_without_its_metadata_log_is_not_begun_anew() {
 }
 
 #[test]
+fn a_directory_and_its_copy_are_not_taken_together() {
+    let scratch = Scratch::new();
+    let (one, two, copy) = (scratch.join("one"), scratch.join("two"), scratch.join("copy"));
+    let host = Host::start_with(&one, &["--data", two.to_str().unwrap()]);
+    host.text(&["topic", "create", "kept", "--partitions", "2"]);
+    host.stop();
+    // With the metadata log, and without.
+    for original in [&one, &two] {
+        copy_directory(original, &copy);
+        let (code, said) = start_on_fails(&[&one, &two, &copy], &[]);
+        assert_eq!(code, 5);
+        let both = format!("{} and {} are both directory ", original.display(), copy.display());
+        assert!(said.contains(&both) && said.contains("one is a copy of the other"), "{said}");
+        std::fs::remove_dir_all(&copy).unwrap();
+    }
+    copy_directory(&two, &copy);
+    let host = Host::start_with(&one, &["--data", copy.to_str().unwrap()]);
+    assert_eq!(host.ready["partitions_out_of_service"], 0, "either of the two can be given");
+}
+
+fn copy_directory(from: &Path, to: &Path) {
+    std::fs::create_dir(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap().map(|entry| entry.unwrap()) {
+        let to = to.join(entry.file_name());
+        if entry.file_type().unwrap().is_dir() {
+            copy_directory(&entry.path(), &to);
+        } else {
+            std::fs::copy(entry.path(), to).unwrap();
+        }
+    }
+}
+
+#[test]
 fn a_first_start_that_was_cut_short_can_be_made_again() {
     let scratch = Scratch::new();
     let (one, two) = (scratch.join("one"), scratch.join("two"));
