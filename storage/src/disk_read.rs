@@ -241,7 +241,7 @@ impl<E: Env> Scan<'_, E> {
     }
 
     /// Brings the bytes below `to` into memory; further ones that will be wanted are requested.
-    async fn fill(&mut self, position: u64, to: u64, hint: u64) -> Result<u64, ReadError> {
+    pub(crate) async fn fill(&mut self, position: u64, to: u64, hint: u64) -> Result<u64, ReadError> {
         if !self.stream.request(self.env, self.cache, to.max(position + hint), READ_BYTES_MAX)
             && !self.stream.request(self.env, self.cache, to, READ_BYTES_MIN)
         {

@@ -8,6 +8,8 @@
 //! given out. What was accepted and no checkpoint vouches for is written again and flushed before it counts as flushed: the process
 //! before may have been killed after a flush that failed, and a flush that follows such a one covers nothing of what it lost.
 
+mod cut;
+
 use std::collections::VecDeque;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -15,10 +17,10 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use protocol::ids::{LeaderEpoch, Offset, Timestamp, TopicPartition};
-use protocol::limits::BLOCK_BYTES;
-use runtime::{Canary, Disk, Durability, Env, File};
+use runtime::{Canary, Disk, Env};
 
-use crate::blocks::{BLOCK, block_ceiling, block_floor, in_file, in_memory};
+use self::cut::{is_written_behind, partial_block};
+use crate::blocks::{block_ceiling, block_floor, in_file};
 use crate::checkpoint::{CheckpointEntry, SegmentCheckpoint};
 use crate::config::LogConfig;
 use crate::directory::Directory;
@@ -41,6 +43,9 @@ const INDEX_BYTES_MAX: usize = 1 << 30;
 const REPORT_BYTES: u64 = 8 << 20;
 /// Space of a new active segment, in bytes.
 const NEW_SEGMENT_BYTES: u64 = 256 << 10;
+
+/// Where nothing was written, there are zeros.
+const UNWRITTEN: Fault = Fault::Header(HeaderFault::Zeros);
 
 /// How far the recovery of one log is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -103,6 +108,8 @@ struct End<E: Env> {
     /// Where the first batch starts that no checkpoint vouches for.
     unvouched: u64,
     fault: Option<Fault>,
+    /// The fault is no space that nothing was written into.
+    is_torn: bool,
     /// The bytes of the last, partial block.
     partial: Box<[u8]>,
     /// Writes the whole blocks again.
@@ -210,8 +217,8 @@ impl<E: Env> Recovery<'_, E> {
             end.again.finish().await.map_err(self.log_error(base))?;
             self.log.open.push_back(segment);
             self.log.tail.partial = end.partial;
-            let torn = fault != Fault::Header(HeaderFault::Zeros) || !later.is_empty();
-            cut = torn.then_some(Cut { segment: base, position: end.position, fault, segments_removed: later.len() });
+            let is_torn = end.is_torn || !later.is_empty();
+            cut = is_torn.then_some(Cut { segment: base, position: end.position, fault, segments_removed: later.len() });
             break;
         }
         if place.expected < self.vouched {
@@ -239,6 +246,10 @@ impl<E: Env> Recovery<'_, E> {
 
     fn log_error(&self, base: Offset) -> impl FnOnce(io::Error) -> RecoveryError + use<E> {
         Self::io_error(&self.log_file(base))
+    }
+
+    fn shared_error(&self, base: Offset, cause: Rc<io::Error>) -> RecoveryError {
+        RecoveryError::Io { path: self.log_file(base), cause }
     }
 
     fn io_error(path: &Path) -> impl FnOnce(io::Error) -> RecoveryError + use<E> {
@@ -348,7 +359,7 @@ impl<E: Env> Recovery<'_, E> {
             let header = match batch_or_fault(&mut scan, position).await {
                 Ok(Ok(header)) => header,
                 Ok(Err(fault)) => break Some(fault),
-                Err(cause) => return Err(RecoveryError::Io { path: self.log_file(base), cause }),
+                Err(cause) => return Err(self.shared_error(base, cause)),
             };
             if let Some(last_offset) = vouched {
                 if header.last_offset() != last_offset {
@@ -382,7 +393,12 @@ impl<E: Env> Recovery<'_, E> {
         }
         again.rest(&scan.stream, block_floor(unvouched), block_floor(position)).await.map_err(self.log_error(base))?;
         let partial = partial_block(&scan, position);
-        Ok((segment, End { position, unvouched, fault, partial, again }))
+        let is_torn = match fault {
+            // The first sector of a write may be lost alone: then it begins with zeros, too.
+            Some(UNWRITTEN) => is_written_behind(&mut scan, position).await.map_err(|cause| self.shared_error(base, cause))?,
+            fault => fault.is_some(),
+        };
+        Ok((segment, End { position, unvouched, fault, is_torn, partial, again }))
     }
 
     fn misplaced(&self, header: &BatchHeader, place: &Place) -> Option<Fault> {
@@ -453,58 +469,6 @@ impl<E: Env> Recovery<'_, E> {
         Ok(Some(read))
     }
 
-    /// Removes segments, the last first, durably.
-    async fn remove_segments(&self, segments: &[(Offset, u64)]) -> Result<(), RecoveryError> {
-        let disk = self.env.disk();
-        for (base, _) in segments.iter().rev() {
-            for extension in ["manifest", "timeindex", "index", "log"] {
-                let path = segment_path(&self.directory, *base, extension);
-                match disk.remove_file(&path).await {
-                    Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(Self::io_error(&path)(error)),
-                    _ => {}
-                }
-            }
-            disk.sync_directory(&self.directory).await.map_err(Self::io_error(&self.directory))?;
-        }
-        Ok(())
-    }
-
-    /// A segment that was about to be sealed has its exact size already; blocks are written only where the file has them whole.
-    async fn end_with_a_block(&self, segment: &OpenSegment<E>, bytes: u64) -> Result<(), RecoveryError> {
-        if bytes.is_multiple_of(BLOCK) {
-            return Ok(());
-        }
-        segment.file.file.allocate(block_floor(bytes), BLOCK).await.map_err(self.log_error(segment.base))
-    }
-
-    /// Writes the last, partial block again, with zeros behind its bytes.
-    async fn write_partial(&self, segment: &OpenSegment<E>, partial: &[u8]) -> Result<(), RecoveryError> {
-        if partial.is_empty() {
-            return Ok(());
-        }
-        let mut block = crate::seal::take_or_wait(self.env, &self.log.cache, BLOCK_BYTES).await;
-        block.append(partial);
-        let padding = BLOCK_BYTES - partial.len();
-        block.writable()[..padding].fill(0);
-        block.publish(padding);
-        let position = segment.appended - in_file(partial.len());
-        segment.file.file.write(block.freeze(), position, Durability::Device).await.map_err(self.log_error(segment.base))
-    }
-
-    /// Zeroes what lies behind the segment's end; the flush that follows makes it durable.
-    async fn clear_behind(&self, segment: &OpenSegment<E>, partial: &[u8]) -> Result<(), RecoveryError> {
-        if self.env.canary(Canary::RecoveryWithoutEpochCheck) {
-            return Ok(());
-        }
-        self.write_partial(segment, partial).await?;
-        let from = block_ceiling(segment.appended);
-        if from < segment.allocated {
-            let zeroed = segment.file.file.zero_range(from, segment.allocated - from).await;
-            zeroed.map_err(self.log_error(segment.base))?;
-        }
-        Ok(())
-    }
-
     /// A new active segment behind sealed ones.
     async fn begin_segment(&mut self, base: Offset) -> Result<(), RecoveryError> {
         let path = self.log_file(base);
@@ -551,22 +515,12 @@ impl NotedBatch {
     }
 }
 
-/// The bytes of the last block that belong to the log; batches end there, so they have been read and checked.
-fn partial_block<E: Env>(scan: &Scan<'_, E>, position: u64) -> Box<[u8]> {
-    let block = block_floor(position);
-    let mut bytes = vec![0; in_memory(position - block)].into_boxed_slice();
-    let copied = scan.stream.copy(block, &mut bytes);
-    assert!(copied == bytes.len(), "the block of a batch that was just checked is in memory");
-    bytes
-}
-
 /// The whole, checked batch at `position`, or what is wrong there; waits for memory.
 async fn batch_or_fault<E: Env>(scan: &mut Scan<'_, E>, position: u64) -> Result<Result<BatchHeader, Fault>, Rc<io::Error>> {
-    let end_of_file = Fault::Header(HeaderFault::Zeros);
     loop {
         // No batch begins where not even a header fits: nothing is appended beyond what is allocated.
         if position + in_file(BATCH_HEADER_BYTES) > scan.stream.source.end {
-            return Ok(Err(end_of_file));
+            return Ok(Err(UNWRITTEN));
         }
         let freed = scan.env.region().freed();
         let seen = freed.count();

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use protocol::ids::{BrokerEpoch, LeaderEpoch, Offset};
 use runtime::{Disk, Durability, Env, File};
 use sim::{Crash, SimEnv};
-use storage::{Cut, Directory, Fault, Log, LogConfig, OpenError, Recovered, RecoveryError};
+use storage::{Cut, Directory, Fault, HeaderFault, Log, LogConfig, OpenError, Recovered, RecoveryError};
 use support::*;
 
 async fn recover_with(env: &SimEnv, config: LogConfig) -> (Directory<SimEnv>, Recovered<SimEnv>) {
@@ -106,6 +106,38 @@ fn t88_what_lies_behind_a_cut_never_comes_back() {
         let (_, mut recovered) = recover(&env).await;
         assert_eq!(numbers(&mut recovered.log, Offset(0)).await, [0, 7]);
     });
+}
+
+#[test]
+fn a_cut_that_begins_with_a_lost_sector_is_said() {
+    // What is left of the second batch: all but its first sector, or one block of what followed, in the same MiB or far behind.
+    for left_at in [4096, 9 * 4096, 3 << 20] {
+        sim::run(1, move |env| async move {
+            let directory = open(&env).await;
+            let mut log = directory.create_log(LOG, LogConfig::default()).await.unwrap();
+            for number in 0..2 {
+                append(&env, &mut log, 1, &block_sized(number, 1)).await;
+            }
+            settle(&env, &mut log).await.unwrap();
+            drop((log, directory));
+            let mut left = raw(&env, 0, 4096, 4096).await;
+            left[..512].fill(0);
+            env.disk().file(segment(0, "log"), false).allocate(0, left_at + 4096).await.unwrap();
+            scribble(&env, 0, 4096, &[0; 4096]).await;
+            scribble(&env, 0, left_at, &left).await;
+            env.crash(Crash::Kill);
+            let env = env.restart();
+            let (directory, recovered) = recover(&env).await;
+            let fault = Fault::Header(HeaderFault::Zeros);
+            assert_eq!(recovered.cut, Some(Cut { segment: Offset(0), position: 4096, fault, segments_removed: 0 }));
+            assert_eq!(recovered.log.log_end(), Offset(1));
+            assert!(raw(&env, 0, left_at, 4096).await.iter().all(|byte| *byte == 0), "it is gone from the disk");
+            drop((recovered, directory));
+            env.crash(Crash::Kill);
+            let (_, recovered) = recover(&env.restart()).await;
+            assert_eq!(recovered.cut, None, "space that nothing was written into is no cut");
+        });
+    }
 }
 
 #[test]
