@@ -8,6 +8,10 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
+use cluster::metadata::MetadataRecord;
+use protocol::batch::{BatchBuilder, RecordFields, stamp};
+use protocol::compression::Codec;
+use protocol::ids::{BrokerEpoch, HostId, LeaderEpoch, Offset, Timestamp};
 use support::{Host, Scratch, corelane, start_fails};
 
 fn lines(range: std::ops::Range<u32>) -> String {
@@ -501,6 +505,35 @@ fn logs_are_read_offline_and_damage_is_named_by_its_byte() {
     assert!(log.contains("is damaged at byte") && log.contains("out of service"), "{log}");
     let output = corelane().args(["log", "verify", "/nonexistent"]).output().unwrap();
     assert_eq!(output.status.code(), Some(5), "{output:?}");
+}
+
+#[test]
+fn a_start_that_could_have_no_successor_is_refused_with_its_number() {
+    let scratch = Scratch::new();
+    let data = scratch.join("data");
+    Host::start(&data).stop();
+    let log = data.join("topics/00000000000000000000000000000001/0");
+    let output = corelane().args(["log", "dump", "--json"]).arg(&log).output().unwrap();
+    let items = String::from_utf8(output.stdout).unwrap();
+    let mut items = items.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+    let last = items.rfind(|item| item["item"] == "batch").unwrap();
+    let number = |name: &str| last[name].as_i64().unwrap();
+    // A record of the metadata log as no host writes it, where the log goes on.
+    let value = MetadataRecord::HostStarted { host: HostId(1), broker_epoch: BrokerEpoch(i64::MAX) }.encode();
+    let mut builder = BatchBuilder::new(Codec::None);
+    let record = RecordFields { timestamp: Timestamp(1), key: None, value: Some(&value), headers: &[] };
+    builder.push(&record).unwrap();
+    let mut batch = builder.finish().unwrap();
+    let offset = Offset(number("last_offset") + 1);
+    stamp(&mut batch, offset, LeaderEpoch(i32::try_from(number("leader_epoch")).unwrap()));
+    let file = std::fs::File::options().write(true).open(log.join("00000000000000000000.log")).unwrap();
+    let position = u64::try_from(number("position") + number("bytes")).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, &batch, position).unwrap();
+    let (code, said) = start_on_fails(&[&data], &[]);
+    assert_eq!(code, 1);
+    let expected =
+        format!("the metadata log, offset {offset}: host 1 starts with broker epoch {}, and none can follow", i64::MAX);
+    assert!(said.contains(&expected), "{said}");
 }
 
 #[test]

@@ -77,7 +77,13 @@ impl Offset {
     /// If it passes 2^63 - 1.
     #[must_use]
     pub fn plus(self, records: u32) -> Offset {
-        Offset(self.0.checked_add(i64::from(records)).expect("offsets end at 2^63 - 1"))
+        self.checked_plus(records).expect("offsets end at 2^63 - 1")
+    }
+
+    /// The same, of numbers that a disk gave; `None` if it passes 2^63 - 1.
+    #[must_use]
+    pub fn checked_plus(self, records: u32) -> Option<Offset> {
+        self.0.checked_add(i64::from(records)).map(Offset)
     }
 }
 

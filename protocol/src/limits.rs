@@ -108,6 +108,10 @@ pub const CLIENT_ID_BYTES_MAX: usize = 256;
 /// Partitions in one request, at most.
 pub const PARTITIONS_PER_REQUEST_MAX: usize = 10_000;
 
+/// Largest end of a log that is found on a disk: a log that takes 10^9 records a second gets there in 146 years, and appends have as much again.
+pub const LOG_END_OFFSET_MAX: i64 = 1 << 62;
+/// From a segment's base offset to its last offset, and to its last batch's position in bytes, at most: Kafka's indexes have 31 bits.
+pub const SEGMENT_REACH_MAX: i64 = (1 << 31) - 1;
 /// Size at which a segment rolls by default (`segment.bytes`): Kafka's default, in bytes.
 pub const SEGMENT_BYTES_DEFAULT: u64 = 1 << 30;
 /// Age at which a segment rolls by default (`segment.ms`), in milliseconds: Kafka's default, seven days.

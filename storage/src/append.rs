@@ -6,7 +6,7 @@
 
 use protocol::batch::{BatchView, stamp, stamp_append_time};
 use protocol::ids::{LeaderEpoch, Offset, Timestamp};
-use protocol::limits::{BATCH_BYTES_CEILING, UNWRITTEN_BYTES_PER_PARTITION_MAX};
+use protocol::limits::{BATCH_BYTES_CEILING, SEGMENT_REACH_MAX, UNWRITTEN_BYTES_PER_PARTITION_MAX};
 use runtime::{Env, Monotonic};
 
 use crate::blocks::{block_floor, in_memory};
@@ -22,7 +22,7 @@ const TAIL_CHUNK_BYTES_MAX: usize = 2 << 20;
 /// A chunk that filled up within this time is followed by one twice as large, in nanoseconds.
 const CHUNK_GROWTH_NANOS: u64 = 100_000_000;
 /// A segment takes at most this many bytes: positions in indexes are signed 32-bit numbers elsewhere.
-pub(crate) const SEGMENT_BYTES_CEILING: u64 = i32::MAX as u64;
+pub(crate) const SEGMENT_BYTES_CEILING: u64 = SEGMENT_REACH_MAX.unsigned_abs();
 
 /// What a leader stamps into a batch.
 #[derive(Clone, Copy, Debug)]
@@ -107,7 +107,7 @@ impl<E: Env> Log<E> {
         let position = active.appended;
         let segment_bytes = self.config.segment_bytes.min(SEGMENT_BYTES_CEILING);
         let last_relative = self.offsets.log_end.0 - active.base.0 + i64::from(header.last_offset_delta);
-        let full = position + bytes > segment_bytes || last_relative > i64::from(i32::MAX);
+        let full = position + bytes > segment_bytes || last_relative > SEGMENT_REACH_MAX;
         if position > 0 && (full || self.is_too_old(wall)) {
             if self.prepared.as_ref().is_none_or(|prepared| prepared.allocated < bytes) {
                 self.demand.next_segment = Some(self.demand.next_segment.unwrap_or(0).max(bytes));

@@ -92,6 +92,10 @@ impl Checkpoint {
         }
         input.skip(2)?;
         let (sequence, broker_epoch, count) = (input.u64()?, BrokerEpoch(input.i64()?), input.u32()?);
+        if sequence == u64::MAX {
+            tracing::warn!(sequence, "a checkpoint has a sequence that nothing can follow; it isn't taken for one");
+            return Ok(None);
+        }
         input.skip(4)?;
         let mut entries = Vec::new();
         for _ in 0..count {

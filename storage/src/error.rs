@@ -153,6 +153,18 @@ impl fmt::Display for Fault {
     }
 }
 
+/// A number that no log has: a checksum says that it was written like this, and not that it can be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{what} is {found}, and can be {allowed} at most")]
+pub struct Impossible {
+    /// Which number.
+    pub what: &'static str,
+    /// What it is.
+    pub found: i64,
+    /// What it can be at most.
+    pub allowed: i64,
+}
+
 /// Why a log can't be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum RecoveryError {
@@ -191,6 +203,16 @@ pub enum RecoveryError {
         path: PathBuf,
         /// Why.
         reason: String,
+    },
+    /// A number in it can't be.
+    #[error("{path} at byte {position}: {number}")]
+    Impossible {
+        /// The file.
+        path: PathBuf,
+        /// Where.
+        position: u64,
+        /// The number.
+        number: Impossible,
     },
     /// A file that this version can't read.
     #[error("{path}: {reason}")]

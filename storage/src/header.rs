@@ -3,7 +3,9 @@
 use std::fmt;
 
 use protocol::ids::{LeaderEpoch, Offset, ProducerEpoch, ProducerId, Sequence, Timestamp};
-use protocol::limits::BATCH_BYTES_CEILING;
+use protocol::limits::{BATCH_BYTES_CEILING, LOG_END_OFFSET_MAX, SEGMENT_REACH_MAX};
+
+use crate::error::Impossible;
 
 /// Bytes of a batch before its records.
 pub const BATCH_HEADER_BYTES: usize = 61;
@@ -108,6 +110,18 @@ impl BatchHeader {
             base_sequence: Sequence(i32::from_be_bytes(field(bytes, 53))),
             record_count: u32::try_from(record_count).map_err(|_| HeaderFault::RecordCount(record_count))?,
         })
+    }
+
+    /// A number of this batch that can't be, in the segment at `base`: indexes and the next appends count on it.
+    pub(crate) fn impossible_in(&self, base: Offset, position: u64) -> Option<Impossible> {
+        let last = self.last_offset().0;
+        let numbers = [
+            ("the last offset of a batch", last, LOG_END_OFFSET_MAX),
+            ("the last offset of a batch, from its segment's base offset,", last.saturating_sub(base.0), SEGMENT_REACH_MAX),
+            ("the position of a batch", i64::try_from(position).unwrap_or(i64::MAX), SEGMENT_REACH_MAX),
+        ];
+        let impossible = numbers.into_iter().find(|(_, found, allowed)| found > allowed);
+        impossible.map(|(what, found, allowed)| Impossible { what, found, allowed })
     }
 
     /// The header of the batch that `bytes` starts with, if a header's worth of bytes is there.

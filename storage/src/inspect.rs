@@ -304,6 +304,9 @@ impl Inspection<'_> {
                 }
                 self.problem(path, position, fault);
             }
+            if let Some(number) = check.impossible(&batch) {
+                self.problem(path, position, number);
+            }
             self.item(Item::Batch(batch));
             check.note(&batch);
             self.expected = Some(header.next_offset());

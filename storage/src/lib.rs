@@ -45,7 +45,7 @@ pub use checkpoint::CheckpointEntry;
 pub use config::{FlushPolicy, LogConfig, StorageConfig};
 pub use directory::{Directory, OpenError, OpenRequest};
 pub use disk_read::{DiskRead, DiskReadOutcome};
-pub use error::{AppendError, Fault, LogFailure, ReadError, RecoveryError};
+pub use error::{AppendError, Fault, Impossible, LogFailure, ReadError, RecoveryError};
 pub use header::{BATCH_HEADER_BYTES, BatchHeader, HeaderFault};
 pub use log::{Log, Progress};
 pub use lookup::{LookupOutcome, LookupPlan, LookupStep};

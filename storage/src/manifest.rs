@@ -5,6 +5,7 @@
 //! tiers are added without a new version.
 
 use protocol::ids::{LeaderEpoch, Offset, Timestamp};
+use protocol::limits::{LOG_END_OFFSET_MAX, SEGMENT_REACH_MAX};
 
 use crate::bytes::{Reader, Short, Writer, checked_body, finish_with_crc};
 use crate::segment::EpochStarts;
@@ -85,6 +86,12 @@ impl Manifest {
             out.u16(*tag).sized(bytes);
         }
         finish_with_crc(out)
+    }
+
+    /// Whether it can be that of the segment at `base` whose log file has `bytes`.
+    pub(crate) fn fits(&self, base: Offset, bytes: u64) -> bool {
+        let end = base.0.saturating_add(1)..=LOG_END_OFFSET_MAX.min(base.0.saturating_add(SEGMENT_REACH_MAX + 1));
+        self.base == base && self.log_bytes == bytes && end.contains(&self.end.0)
     }
 
     pub(crate) fn decode(bytes: &[u8]) -> Result<Manifest, ManifestError> {

@@ -17,6 +17,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use protocol::ids::{LeaderEpoch, Offset, Timestamp, TopicPartition};
+use protocol::limits::LOG_END_OFFSET_MAX;
 use runtime::{Canary, Disk, Env};
 
 use self::cut::{is_written_behind, partial_block};
@@ -25,7 +26,7 @@ use crate::checkpoint::{CheckpointEntry, SegmentCheckpoint};
 use crate::config::LogConfig;
 use crate::directory::Directory;
 use crate::disk_read::{Scan, Source};
-use crate::error::{Fault, ReadError, RecoveryError};
+use crate::error::{Fault, Impossible, ReadError, RecoveryError};
 use crate::header::{BATCH_HEADER_BYTES, BatchHeader, HeaderFault};
 use crate::index::{INDEX_ENTRY_BYTES, IndexEntry};
 use crate::log::Log;
@@ -288,6 +289,10 @@ impl<E: Env> Recovery<'_, E> {
         }
         files.logs.sort_unstable();
         files.manifests.sort_unstable();
+        if let Some((base, _)) = files.logs.last().filter(|(base, _)| base.0 > LOG_END_OFFSET_MAX) {
+            let number = Impossible { what: "the base offset of a segment", found: base.0, allowed: LOG_END_OFFSET_MAX };
+            return Err(RecoveryError::Impossible { path: self.log_file(*base), position: 0, number });
+        }
         Ok(files)
     }
 
@@ -301,7 +306,7 @@ impl<E: Env> Recovery<'_, E> {
             let path = segment_path(&self.directory, base, "manifest");
             let read = self.env.disk().read_file(&path, MANIFEST_BYTES_MAX).await.map_err(Self::io_error(&path))?;
             match Manifest::decode(&read) {
-                Ok(manifest) if manifest.base == base && manifest.log_bytes == bytes => {
+                Ok(manifest) if manifest.fits(base, bytes) => {
                     let last_epoch = manifest.epochs.last().map_or(LeaderEpoch(-1), |(epoch, _)| *epoch);
                     place = Place { expected: manifest.end, last_epoch };
                     producers = manifest.producers().map(Box::from);
@@ -311,7 +316,10 @@ impl<E: Env> Recovery<'_, E> {
                     return Err(RecoveryError::Manifest { path, reason: error.to_string() });
                 }
                 // A manifest that can't be trusted makes its segment an unsealed one: it is scanned and sealed anew.
-                Ok(_) => tracing::warn!(path = %path.display(), "the manifest doesn't fit its log file; the segment is scanned"),
+                Ok(manifest) => {
+                    let (path, end) = (path.display(), manifest.end);
+                    tracing::warn!(%path, base = %manifest.base, %end, bytes = manifest.log_bytes, "the manifest doesn't fit its log file; the segment is scanned");
+                }
                 Err(error) => tracing::warn!(path = %path.display(), %error, "the segment is scanned"),
             }
             sealed = last;
@@ -369,6 +377,9 @@ impl<E: Env> Recovery<'_, E> {
             }
             if let Some(fault) = self.misplaced(&header, place) {
                 break Some(fault);
+            }
+            if let Some(number) = header.impossible_in(base, position) {
+                return Err(RecoveryError::Impossible { path: self.log_file(base), position, number });
             }
             if vouched.take().is_some() {
                 segment.resume_behind(&header, position);
@@ -439,7 +450,11 @@ impl<E: Env> Recovery<'_, E> {
         let (Some(index), Some(times)) = (index, times) else { return Ok(None) };
         let entries: Vec<IndexEntry> = index.as_chunks().0.iter().map(|bytes| IndexEntry::from_bytes(*bytes)).collect();
         let times: Vec<TimeEntry> = times.as_chunks().0.iter().map(|bytes| TimeEntry::from_bytes(*bytes)).collect();
-        let last = entries.last().copied();
+        let Some(last) = entries.last().copied().filter(|last| rise(&entries) && rise_up_to(&times, last)) else {
+            let path = segment_path(&self.directory, segment.base, "index");
+            tracing::warn!(path = %path.display(), "the entries of an index don't rise; it is made anew from the log");
+            return Ok(None);
+        };
         segment.index.restore(entries);
         let max = times
             .last()
@@ -447,7 +462,7 @@ impl<E: Env> Recovery<'_, E> {
         segment.time_index.restore(times, max.0, max.1);
         segment.epochs = checkpoint.epochs.clone();
         segment.persisted = persisted;
-        Ok(last)
+        Ok(Some(last))
     }
 
     /// The first `bytes` of an index file, if it has them and their CRC is right. A missing index is no damage: it is made anew.
@@ -513,6 +528,17 @@ impl NotedBatch {
             size: header.size,
         }
     }
+}
+
+/// Whether offsets and positions rise from entry to entry.
+fn rise(entries: &[IndexEntry]) -> bool {
+    entries.is_sorted_by(|one, next| one.relative_offset < next.relative_offset && one.position < next.position)
+}
+
+/// Whether timestamps and offsets rise, and none names a batch behind the last entry's of the offset index.
+fn rise_up_to(times: &[TimeEntry], last: &IndexEntry) -> bool {
+    let rise = times.is_sorted_by(|one, next| one.timestamp < next.timestamp && one.relative_offset < next.relative_offset);
+    rise && times.last().is_none_or(|time| time.relative_offset <= last.relative_offset)
 }
 
 /// The whole, checked batch at `position`, or what is wrong there; waits for memory.

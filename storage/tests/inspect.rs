@@ -92,10 +92,7 @@ fn damage_is_named_with_its_byte() {
     flip(log.join("00000000000000000000.index"), 9);
     let (summary, found) = verify(&log);
     assert_eq!(summary.batches, 149);
-    let problems: Vec<String> = found
-        .iter()
-        .filter_map(|item| if let Item::Problem(problem) = item { Some(problem.to_string()) } else { None })
-        .collect();
+    let problems = problems(&found);
     assert!(problems.iter().any(|problem| problem.contains(&format!("0.log at byte {}: CRC", 3 * size))), "{problems:?}");
     assert!(problems.iter().any(|problem| problem.contains("0.index at byte 8: entry 1")), "{problems:?}");
 }
@@ -116,4 +113,51 @@ fn a_torn_tail_is_no_problem_of_the_log() {
     let Item::Tail(tail) = found[0] else { panic!("{found:?}") };
     assert_eq!(tail.position, u64::try_from(size).unwrap());
     assert!(matches!(tail.torn, Some(Fault::Crc { .. })));
+}
+
+fn problems(found: &[Item]) -> Vec<String> {
+    let problems = found.iter().filter_map(|item| if let Item::Problem(problem) = item { Some(problem) } else { None });
+    problems.map(ToString::to_string).collect()
+}
+
+#[test]
+fn numbers_that_cannot_be_are_problems_of_their_file() {
+    let root = exported("crafted");
+    let log = only_log(&root);
+    let manifest = log.join(format!("{:020}.manifest", 0));
+    let sound = std::fs::read(&manifest).unwrap();
+    for at in MANIFEST_NUMBERS_AT {
+        for number in NUMBERS_THAT_CANNOT_BE {
+            std::fs::write(&manifest, crafted(&sound, at, number)).unwrap();
+            let (_, found) = verify(&log);
+            // The last two say where the largest timestamp is and when the first batch came: nothing in the log contradicts them.
+            assert_eq!(problems(&found).is_empty(), at >= 64, "{number:#x} at byte {at}: {found:?}");
+        }
+    }
+    std::fs::write(&manifest, sound).unwrap();
+
+    // A base offset that nothing can follow.
+    for extension in ["log", "index", "timeindex", "manifest"] {
+        let name = |base: i64| log.join(format!("{base:020}.{extension}"));
+        std::fs::rename(name(0), name(i64::MAX)).unwrap();
+    }
+    let (_, found) = verify(&log);
+    for file in ["index", "timeindex"] {
+        let said = format!("{}.{file} at byte ", i64::MAX);
+        let of_file = problems(&found).into_iter().filter(|problem| problem.contains(&said) && problem.contains("no offset is"));
+        assert!(of_file.count() > 1, "{found:?}");
+    }
+}
+
+#[test]
+fn a_batch_that_reaches_further_than_an_index_counts_is_a_problem() {
+    let root = Temporary(std::env::temp_dir().join(format!("corelane-inspect-far-{}", std::process::id())));
+    std::fs::create_dir_all(&root.0).unwrap();
+    std::fs::write(root.0.join(format!("{:020}.log", 0)), far_reaching(3)).unwrap();
+    let (summary, found) = verify(&root.0);
+    assert_eq!((summary.batches, summary.problems), (3, 2), "{found:?}");
+    assert!(
+        problems(&found)[0].contains("the last offset of a batch, from its segment's base offset, is 4294967295"),
+        "{found:?}"
+    );
 }

@@ -76,6 +76,14 @@ pub enum ApplyError {
         /// The image's.
         known: BrokerEpoch,
     },
+    /// No start of the host could follow.
+    #[error("host {host} starts with broker epoch {given}, and none can follow")]
+    LastBrokerEpoch {
+        /// The host.
+        host: HostId,
+        /// The record's epoch.
+        given: BrokerEpoch,
+    },
     /// A topic of that name exists.
     #[error("topic {name} exists already")]
     TopicExists {
@@ -161,6 +169,7 @@ impl WireError for ApplyError {
     fn code(&self) -> ErrorCode {
         match self {
             ApplyError::StaleBrokerEpoch { .. }
+            | ApplyError::LastBrokerEpoch { .. }
             | ApplyError::UnknownHost { .. }
             | ApplyError::TopicIdTaken { .. }
             | ApplyError::ProducerIdsTaken { .. } => ErrorCode::InvalidRequest,
@@ -225,7 +234,7 @@ impl Image {
         all.filter(move |(_, partition)| partition.placement.is_some_and(|placement| placement.host == host))
     }
 
-    /// The broker epoch of a host's latest start.
+    /// The broker epoch of a host's latest start; below 2^63 - 1.
     #[must_use]
     pub fn broker_epoch(&self, host: HostId) -> Option<BrokerEpoch> {
         self.hosts.get(&host).copied()
@@ -313,6 +322,9 @@ impl Image {
             && known >= given
         {
             return Err(ApplyError::StaleBrokerEpoch { host, given, known });
+        }
+        if given.0 == i64::MAX {
+            return Err(ApplyError::LastBrokerEpoch { host, given });
         }
         match self.partitions_of(host).find(|(_, image)| image.leader_epoch.0 == i32::MAX) {
             Some((partition, _)) => Err(ApplyError::EpochExhausted { partition }),

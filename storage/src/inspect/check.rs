@@ -7,6 +7,7 @@ use protocol::ids::{Offset, Timestamp};
 
 use super::{BatchInfo, Problem};
 use crate::blocks::in_file;
+use crate::error::Impossible;
 use crate::index::{INDEX_ENTRY_BYTES, IndexEntry};
 use crate::manifest::{IndexSummary, Manifest};
 use crate::segment::segment_path;
@@ -34,6 +35,11 @@ impl SegmentCheck {
     pub(super) fn note(&mut self, batch: &BatchInfo) {
         let (position, last_offset) = (batch.position, batch.header.last_offset());
         self.found.push(Found { position, last_offset, max_timestamp: batch.header.max_timestamp });
+    }
+
+    /// A number of a batch that can't be, which keeps its log from being opened.
+    pub(super) fn impossible(&self, batch: &BatchInfo) -> Option<Impossible> {
+        batch.header.impossible_in(self.base, batch.position)
     }
 
     /// What the manifest says and the log doesn't.
@@ -81,7 +87,10 @@ impl SegmentCheck {
                 let position = in_file(number * INDEX_ENTRY_BYTES);
                 problems.push(Problem { path: path.to_path_buf(), position, what: format!("entry {number}: {what}") });
             };
-            let offset = self.base.plus(entry.relative_offset);
+            let Some(offset) = self.base.checked_plus(entry.relative_offset) else {
+                report(format!("no offset is {} behind base offset {}", entry.relative_offset, self.base));
+                continue;
+            };
             if last.is_some_and(|last| offset <= last) {
                 report(format!("offset {offset} doesn't rise"));
             }
@@ -105,7 +114,11 @@ impl SegmentCheck {
                 let position = in_file(number * TIME_ENTRY_BYTES);
                 problems.push(Problem { path: path.to_path_buf(), position, what: format!("entry {number}: {what}") });
             };
-            let (timestamp, offset) = (entry.timestamp, self.base.plus(entry.relative_offset));
+            let timestamp = entry.timestamp;
+            let Some(offset) = self.base.checked_plus(entry.relative_offset) else {
+                report(format!("no offset is {} behind base offset {}", entry.relative_offset, self.base));
+                continue;
+            };
             if last.is_some_and(|last| (timestamp, offset) <= last) {
                 report(format!("timestamp {timestamp} at offset {offset} doesn't rise"));
             }
@@ -137,7 +150,7 @@ fn read_entries<const N: usize>(
         }
         Err(error) => return Err(error),
     };
-    if in_file(bytes.len()) != summary.entries * in_file(N) {
+    if summary.entries.checked_mul(in_file(N)) != Some(in_file(bytes.len())) {
         report(format!("{} bytes, {} entries of {N} bytes are sealed", bytes.len(), summary.entries));
     } else if crc32c::crc32c(&bytes) != summary.crc {
         report(format!("CRC {:08x} is sealed, the bytes have {:08x}", summary.crc, crc32c::crc32c(&bytes)));

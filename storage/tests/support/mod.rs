@@ -232,3 +232,32 @@ pub fn entries_of(log: &Log<SimEnv>, others: &[Log<SimEnv>]) -> Vec<CheckpointEn
 pub fn small_segments() -> LogConfig {
     LogConfig { segment_bytes: 1 << 20, ..LogConfig::default() }
 }
+
+/// Where a manifest has its numbers of 64 bits.
+pub const MANIFEST_NUMBERS_AT: [usize; 8] = [8, 16, 24, 32, 44, 56, 64, 72];
+/// Numbers of 64 bits that have no place in a file of a log.
+pub const NUMBERS_THAT_CANNOT_BE: [u64; 4] = [1 << 33, u64::MAX >> 1, 1 << 63, u64::MAX];
+
+/// A small file with another number at `at`, and the right CRC.
+pub fn crafted(bytes: &[u8], at: usize, number: u64) -> Vec<u8> {
+    let (body, _) = bytes.split_last_chunk::<4>().unwrap();
+    let mut body = body.to_vec();
+    body[at..at + 8].copy_from_slice(&number.to_le_bytes());
+    let crc = crc32c::crc32c(&body);
+    body.extend_from_slice(&crc.to_le_bytes());
+    body
+}
+
+/// Batches in order, each of which names as many offsets as a batch can.
+pub fn far_reaching(count: i64) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for number in 0..count {
+        let mut batch = numbered(0, 6000);
+        batch[..8].copy_from_slice(&(number << 31).to_be_bytes());
+        batch[23..27].copy_from_slice(&i32::MAX.to_be_bytes());
+        let crc = crc32c::crc32c(&batch[21..]);
+        batch[17..21].copy_from_slice(&crc.to_be_bytes());
+        bytes.extend_from_slice(&batch);
+    }
+    bytes
+}

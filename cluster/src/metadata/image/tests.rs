@@ -73,6 +73,8 @@ fn records_that_do_not_fit_are_refused_whole() {
     let image = image(&[started(1, 5), created(10, "a", 2)]);
     let stale = ApplyError::StaleBrokerEpoch { host: HOST, given: BrokerEpoch(5), known: BrokerEpoch(5) };
     assert_eq!(refused(&image, &started(1, 5)), stale);
+    let last = ApplyError::LastBrokerEpoch { host: HOST, given: BrokerEpoch(i64::MAX) };
+    assert_eq!(refused(&image, &started(1, i64::MAX)), last, "each start has a number of its own");
     let unknown = ApplyError::UnknownTopic { id: TopicId(11) };
     assert_eq!(refused(&image, &placed(11, 0, 1, 0)), unknown);
     assert_eq!(refused(&image, &MetadataRecord::TopicDeleted { id: TopicId(11) }), unknown);
