@@ -389,8 +389,7 @@ impl<E: Env> Recovery<'_, E> {
             self.replaying.batch(&header);
             let first_seen = if header.max_timestamp.0 > 0 { header.max_timestamp } else { self.env.wall_clock() };
             segment.first_append.get_or_insert(first_seen.min(self.env.wall_clock()));
-            place.expected = header.next_offset();
-            place.last_epoch = place.last_epoch.max(header.leader_epoch);
+            *place = Place { expected: header.next_offset(), last_epoch: place.last_epoch.max(header.leader_epoch) };
             position += in_file(header.size);
             if place.expected <= self.vouched {
                 unvouched = position;
