@@ -17,7 +17,7 @@ use support::*;
 const CHECKPOINT: &str = "checkpoint-0.b";
 /// Where a checkpoint's first entry starts, and in it that of its first segment.
 const ENTRY_AT: usize = 32;
-const SEGMENT_AT: usize = ENTRY_AT + 38;
+const SEGMENT_AT: usize = ENTRY_AT + 46;
 
 /// A log of a sealed and an active segment, and a checkpoint with index entries of the latter.
 async fn history(env: &SimEnv) {
