@@ -253,6 +253,32 @@ fn memory_runs_short_and_clean_chunks_make_room() {
 }
 
 #[test]
+fn a_reader_that_comes_back_finds_its_next_answer_read() {
+    let options = sim::Options { region_bytes: 96 << 20, ..sim::Options::new(7) };
+    sim::run_with(options, |env| async move {
+        let directory = open(&env).await;
+        let mut log = directory.create_log(LOG, LogConfig::default()).await.unwrap();
+        for number in 0..400 {
+            append(&env, &mut log, 1, &numbered(number, 100_000)).await;
+            settle(&env, &mut log).await.unwrap();
+        }
+        for bytes_max in [1 << 20, 8 << 20] {
+            log.drop_cached();
+            let (before, bound) = (log.metrics().snapshot().disk_read_bytes, log.log_end());
+            let mut offset = Offset(0);
+            for _ in 0..2 {
+                let request = ReadRequest { offset, bound, bytes_max, first_batch_whole: true };
+                offset = read(&mut log, request).await.unwrap().1;
+            }
+            let given = u64::try_from(offset.0).unwrap() * 100_000;
+            let ahead = log.metrics().snapshot().disk_read_bytes - before - given;
+            let (least, most) = (bytes_max.max(4 << 20), bytes_max.max(4 << 20) + (2 << 20));
+            assert!((least..most).contains(&usize::try_from(ahead).unwrap()), "{ahead} bytes ahead of answers of {bytes_max}");
+        }
+    });
+}
+
+#[test]
 fn an_idle_tail_is_dropped_and_appends_go_on_behind_it() {
     sim::run(8, |env| async move {
         let directory = open(&env).await;
