@@ -32,6 +32,8 @@ pub enum Verdict {
 
 /// A missed bar is the machine's where a bare ring misses it too, and ours is no more than this times its value.
 pub const BEYOND_MACHINE_MAX: f64 = 1.3;
+/// Within so many times the bare ring's value, a missed bar is the machine's wherever the ring lies: nothing is left for a broker to save.
+const LEVEL_WITH_MACHINE_MAX: f64 = 1.1;
 
 /// What the bare machine does under the same load, where that isn't the bar's own limit.
 #[derive(Clone, Copy, Debug)]
@@ -139,15 +141,17 @@ impl Figure {
     }
 
     /// The same, judged against what the bare machine does: a missed bar is the machine's if that misses the bar too, and the figure
-    /// isn't much worse.
+    /// isn't much worse; or if the figure is hardly worse at all.
     pub fn allowed_by(mut self, machine: MachineLimit) -> Figure {
         let bars = Bars { better: self.better, must: self.must, aim: self.aim };
         let machine_ratio = self.limit.map_or(machine.value, |limit| machine.value / limit);
-        let near = match self.better {
-            Better::Higher => self.figure * machine.factor >= machine.value,
-            Better::Lower => self.figure <= machine.value * machine.factor,
+        let within = |factor: f64| match self.better {
+            Better::Higher => self.figure * factor >= machine.value,
+            Better::Lower => self.figure <= machine.value * factor,
         };
-        if self.verdict == Verdict::Missed && bars.verdict(machine_ratio) == Verdict::Missed && near {
+        let is_machines =
+            within(LEVEL_WITH_MACHINE_MAX) || (bars.verdict(machine_ratio) == Verdict::Missed && within(machine.factor));
+        if self.verdict == Verdict::Missed && is_machines {
             self.verdict = Verdict::Machine;
         }
         let MachineLimit { what, value, .. } = machine;
@@ -316,6 +320,7 @@ mod tests {
         assert_eq!(judge(1000.0, 900.0), Verdict::Machine);
         assert_eq!(judge(1200.0, 900.0), Verdict::Missed, "far from the machine's");
         assert_eq!(judge(450.0, 390.0), Verdict::Missed, "the machine meets the bar");
+        assert_eq!(judge(405.0, 390.0), Verdict::Machine, "the machine meets it with nothing to spare");
         assert_eq!(judge(450.0, f64::NAN), Verdict::Missed);
     }
 }

@@ -71,7 +71,8 @@ pub fn measure(run: &mut Run) -> Result<()> {
     let p50 = Figure::against("ack_p50", what, acks.p50_us, echo.p50_us + disk.p50_us, "us", Bars::at_most(2.0, 1.4)).note(note);
     run.report.add(p50.allowed_by(allowed(bare.p50_us)));
     let p99 = Figure::against("ack_p99", what, acks.p99_us, echo.p99_us + disk.p99_us, "us", Bars::at_most(4.0, 2.5));
-    run.report.add(p99.allowed_by(allowed(bare.p99_us)));
+    // One stall of the drive in one of its rounds would else allow anything.
+    run.report.add(p99.allowed_by(allowed(limits.bare.middle_p99_us())));
     let beyond = end_to_end.p50_us - tail_acks.p50_us;
     run.report.add(
         Figure::against(
@@ -122,11 +123,13 @@ impl Limits {
 struct Measured {
     acks: Histogram<u64>,
     end_to_end: Histogram<u64>,
+    /// Of the acknowledgements of each round.
+    p99s_us: Vec<f64>,
 }
 
 impl Default for Measured {
     fn default() -> Measured {
-        Measured { acks: report::histogram(), end_to_end: report::histogram() }
+        Measured { acks: report::histogram(), end_to_end: report::histogram(), p99s_us: Vec::new() }
     }
 }
 
@@ -147,12 +150,20 @@ impl Measured {
             // processor go first.
             awake::take_lowest_class()?;
             generator.run(warm_up, seconds)?;
-            Ok(Measured { acks: generator.acks, end_to_end: generator.end_to_end })
+            Ok((generator.acks, generator.end_to_end))
         });
-        let measured = machine::joined(thread)?;
-        self.acks.add(&measured.acks)?;
-        self.end_to_end.add(&measured.end_to_end)?;
+        let (acks, end_to_end) = machine::joined(thread)?;
+        self.p99s_us.push(Latencies::of("a round", &acks).p99_us);
+        self.acks.add(&acks)?;
+        self.end_to_end.add(&end_to_end)?;
         Ok(())
+    }
+
+    /// The middle one of the rounds' p99s, the lower of two.
+    fn middle_p99_us(&self) -> f64 {
+        let mut p99s = self.p99s_us.clone();
+        p99s.sort_by(f64::total_cmp);
+        p99s[(p99s.len() - 1) / 2]
     }
 }
 
