@@ -9,7 +9,8 @@
 //!   accepted (or may have been), it fails as overtaken: sent again it would land behind it. Otherwise all go again, in
 //!   order. While one waits, nothing new leaves.
 //! - Every batch is settled once.
-//! - An idempotent producer's batches have sequences ([`super::sequences`]): a batch whose outcome isn't known goes again and lands once.
+//! - An idempotent producer's batches have sequences ([`super::sequences`]): a batch whose outcome isn't known goes again and lands once. One
+//!   that is out of order goes again behind what is missing, or, if nothing is missing here, in a new epoch (KIP-360).
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -271,7 +272,11 @@ impl Queue {
             self.overtake(index);
             let batch = self.remove(sequence);
             self.settle(batch, BatchResult::Appended { base_offset, append_time });
-        } else if self.goes_again(index, &attempt) {
+        } else if self.goes_again(&attempt) {
+            if is_out_of_order(&attempt) && !self.is_behind_a_gap(index) {
+                // The server has lost batches that it had acknowledged (class `written` and a power cut): this one isn't there either.
+                self.sequences.as_mut().expect("only sequences are out of order").failed();
+            }
             let entry = &mut self.in_flight[index];
             entry.batch.maybe_appended |= is_unknown(&attempt);
             entry.batch.last_failure = Some(describe(&attempt));
@@ -369,16 +374,14 @@ impl Queue {
         self.policy.idempotent && matches!(attempt, Attempt::Refused { code: ErrorCode::DuplicateSequenceNumber, .. })
     }
 
-    /// Whether it is refused only because of what is missing before it: a batch that goes again too, or a gap, after which a new epoch begins.
-    fn is_behind_a_gap(&self, index: usize, attempt: &Attempt) -> bool {
-        let Some(sequences) = &self.sequences else { return false };
+    /// Whether something is missing before it that this side knows of: a batch that goes again too, or a gap, after which a new epoch begins.
+    fn is_behind_a_gap(&self, index: usize) -> bool {
         let waits = |entry: &InFlight| matches!(entry.state, State::Waiting(_));
-        matches!(attempt, Attempt::Refused { code: ErrorCode::OutOfOrderSequenceNumber, .. })
-            && (sequences.has_gap() || self.in_flight.iter().take(index).any(waits))
+        self.sequences.as_ref().is_some_and(Sequences::has_gap) || self.in_flight.iter().take(index).any(waits)
     }
 
-    fn goes_again(&self, index: usize, attempt: &Attempt) -> bool {
-        if self.policy.retry != Retry::Never && self.is_behind_a_gap(index, attempt) {
+    fn goes_again(&self, attempt: &Attempt) -> bool {
+        if self.policy.retry != Retry::Never && self.sequences.is_some() && is_out_of_order(attempt) {
             return true;
         }
         let lands_once = self.policy.idempotent;
@@ -433,6 +436,10 @@ impl Queue {
         let reason = format!("{reason} ({} records)", batch.records);
         DeliveryError::Unknown { topic: self.topic.to_string(), partition: self.partition, reason }
     }
+}
+
+fn is_out_of_order(attempt: &Attempt) -> bool {
+    matches!(attempt, Attempt::Refused { code: ErrorCode::OutOfOrderSequenceNumber, .. })
 }
 
 fn is_unknown(attempt: &Attempt) -> bool {

@@ -67,7 +67,7 @@ impl Sequences {
         self.is_known = true;
     }
 
-    /// A batch that had a sequence has failed for good.
+    /// A batch that had a sequence has failed for good, or the server has lost one.
     pub fn failed(&mut self) {
         self.has_gap = true;
     }

@@ -247,10 +247,40 @@ fn a_batch_that_is_refused_for_what_is_missing_before_it_goes_again_behind_that(
     fixture.now += Duration::from_secs(1);
     assert_eq!(fixture.send_stamped(), [(3, 0, 1), (4, 0, 2)]);
     fixture.end(3, accepted(1));
-    // Nothing is missing any more: then it is the producer's fault, and final.
-    fixture.end(4, out_of_order());
-    assert!(matches!(deliveries[0].try_result(), Some(Ok(_))));
-    assert!(matches!(deliveries[1].try_result(), Some(Err(DeliveryError::Refused { .. }))));
+    fixture.end(4, accepted(2));
+    assert!(deliveries.iter().all(|delivery| matches!(delivery.try_result(), Some(Ok(_)))));
+}
+
+#[test]
+fn what_the_server_has_lost_begins_a_new_epoch_with_the_batch_that_it_refused() {
+    let mut fixture = Fixture::idempotent(3, Retry::Refused);
+    let deliveries: Vec<_> = (0..3).map(|_| fixture.put()).collect();
+    assert_eq!(fixture.send_stamped(), [(1, 0, 1), (2, 0, 2), (3, 0, 3)]);
+    fixture.end(1, lost());
+    fixture.end(2, lost());
+    fixture.end(3, lost());
+    fixture.now += Duration::from_secs(1);
+    assert_eq!(fixture.send_stamped(), [(4, 0, 1), (5, 0, 2), (6, 0, 3)]);
+    // The power cut has taken the batch before them too, which was acknowledged.
+    for sequence in [4, 5, 6] {
+        fixture.end(sequence, out_of_order());
+    }
+    fixture.now += Duration::from_secs(1);
+    assert_eq!(fixture.send_stamped(), [(7, 1, 0)]);
+    fixture.end(7, accepted(0));
+    assert_eq!(fixture.send_stamped(), [(8, 1, 1), (9, 1, 2)]);
+    fixture.end(8, accepted(1));
+    fixture.end(9, accepted(2));
+    assert!(deliveries.iter().all(|delivery| matches!(delivery.try_result(), Some(Ok(_)))));
+}
+
+#[test]
+fn without_retries_a_batch_out_of_order_has_failed() {
+    let mut fixture = Fixture::idempotent(1, Retry::Never);
+    let delivery = fixture.put();
+    fixture.send();
+    fixture.end(1, out_of_order());
+    assert!(matches!(delivery.try_result(), Some(Err(DeliveryError::Refused { .. }))));
 }
 
 #[test]
