@@ -93,6 +93,8 @@ pub const TOPIC_CHANGE_TIMEOUT_MS_MAX: u32 = 120_000;
 /// ([`FRAME_BODY_BYTES_MAX`]), and goes on when its connection has ended.
 pub const TOPIC_CHANGES_WAITING_MAX: usize = 64;
 
+/// Cores of a host, at most.
+pub const CORES_PER_HOST_MAX: usize = 1024;
 /// Topics of a host, at most.
 pub const TOPICS_MAX: usize = 100_000;
 /// Partitions of one topic, at most.

@@ -151,10 +151,7 @@ impl<E: Env> Shard<E> {
         let directory = self.check_place(place)?;
         let mut producers = RecoveredProducers { state: Producers::new(), now: self.env().wall_clock() };
         let recovered = directory.recover_log(partition, log_config(&config), &mut producers, progress).await;
-        let Recovered { log, cut, scanned } = recovered.map_err(|cause| {
-            directory.note_failed_recovery(&cause);
-            OpenPartitionError::Recovery { partition, cause }
-        })?;
+        let Recovered { log, cut, scanned } = recovered.map_err(|cause| OpenPartitionError::Recovery { partition, cause })?;
         let found = log.last_epoch();
         let leader_epoch = match place.leader_epoch {
             NO_EPOCH => found.0.checked_add(1).map(LeaderEpoch),

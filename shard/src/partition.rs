@@ -31,7 +31,7 @@ use crate::fetch::{FetchError, FetchPartition};
 use crate::produce::{ProduceError, ProduceRequest};
 use crate::producers::{producer_of, snapshot_of};
 use crate::purgatory::{Purgatory, WaiterKey};
-use crate::tickets::{Deadline, Produced, Ticket, TicketQueue, Woken};
+use crate::tickets::{Appended, Deadline, Produced, Ticket, TicketQueue, Woken};
 
 /// How often silent producers are looked for.
 const PRODUCERS_LOOK_INTERVAL: Duration = Duration::from_secs(60);
@@ -215,7 +215,7 @@ impl<E: Env> Partition<E> {
         if end <= acknowledged {
             return Ticket::settled(Ok(self.produced(place)));
         }
-        Ticket::appended_before(&self.tickets, acks, end, self.produced(place), deadline)
+        Ticket::appended(&self.tickets, acks, Appended::Before, end, self.produced(place), deadline)
     }
 
     fn produced(&self, place: Place) -> Produced {
@@ -246,7 +246,7 @@ impl<E: Env> Partition<E> {
         assert_eq!(appended.last.plus(1), end, "a batch ends where its log ends");
         self.replica.appended(end);
         self.appended_bytes += batch.size() as u64;
-        Ok(Ticket::appended(&self.tickets, acks, end, self.produced(place), deadline))
+        Ok(Ticket::appended(&self.tickets, acks, Appended::Now, end, self.produced(place), deadline))
     }
 
     /// Gives the log the state of the producers at the end of a segment that has just rolled.

@@ -50,6 +50,13 @@ pub(crate) struct Deadline {
     pub(crate) timeout: Duration,
 }
 
+/// Whether a ticket's batch is new, or was appended before and isn't acknowledged yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Appended {
+    Now,
+    Before,
+}
+
 /// The tickets of one partition.
 #[derive(Default)]
 pub(crate) struct TicketQueue {
@@ -113,12 +120,16 @@ impl TicketQueue {
 }
 
 impl Lane {
-    fn push(&mut self, end: Offset, deadline: Monotonic) -> u64 {
-        assert!(self.pending.back().is_none_or(|last| last.end < end), "tickets come in the order of appends");
-        self.list(end, deadline)
-    }
-
-    fn list(&mut self, end: Offset, deadline: Monotonic) -> u64 {
+    fn push(&mut self, appended: Appended, end: Offset, deadline: Monotonic) -> u64 {
+        let last = self.pending.back().map(|last| last.end);
+        let end = match appended {
+            Appended::Now => {
+                assert!(last.is_none_or(|last| last < end), "tickets come in the order of appends");
+                end
+            }
+            // It waits with the last one.
+            Appended::Before => last.map_or(end, |last| last.max(end)),
+        };
         self.pending.push_back(Pending { end, deadline, waker: None, expired: false, abandoned: false });
         self.first + self.pending.len() as u64 - 1
     }
@@ -193,40 +204,17 @@ impl Ticket {
         Ticket(State::Deferred(receiver))
     }
 
-    /// For a batch that was appended and ends at `end`.
+    /// For a batch that is in the log and ends at `end`.
     pub(crate) fn appended(
         queue: &Rc<RefCell<TicketQueue>>,
         acks: Acks,
+        appended: Appended,
         end: Offset,
         produced: Produced,
         deadline: Deadline,
-    ) -> Ticket {
-        Ticket::listed(queue, acks, produced, deadline, |lane| lane.push(end, deadline.at))
-    }
-
-    /// For a batch that was appended before and isn't acknowledged yet: it waits with the last one.
-    pub(crate) fn appended_before(
-        queue: &Rc<RefCell<TicketQueue>>,
-        acks: Acks,
-        end: Offset,
-        produced: Produced,
-        deadline: Deadline,
-    ) -> Ticket {
-        Ticket::listed(queue, acks, produced, deadline, |lane| {
-            let last = lane.pending.back().map_or(end, |last| last.end.max(end));
-            lane.list(last, deadline.at)
-        })
-    }
-
-    fn listed(
-        queue: &Rc<RefCell<TicketQueue>>,
-        acks: Acks,
-        produced: Produced,
-        deadline: Deadline,
-        list: impl FnOnce(&mut Lane) -> u64,
     ) -> Ticket {
         let sequence = match queue.borrow_mut().lane(acks) {
-            Some(lane) => list(lane),
+            Some(lane) => lane.push(appended, end, deadline.at),
             None => return Ticket::settled(Ok(produced)),
         };
         let waiting = Waiting { queue: queue.clone(), acks, sequence, produced, timeout: deadline.timeout };

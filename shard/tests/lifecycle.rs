@@ -9,10 +9,71 @@ use cluster::metadata::TopicConfig;
 use cluster::replica::Acks;
 use common::*;
 use protocol::error::{ErrorCode, WireError};
-use protocol::ids::{LeaderEpoch, Offset};
+use protocol::ids::{BrokerEpoch, CoreId, HostId, LeaderEpoch, Offset};
 use runtime::Env;
-use shard::{OpenPartitionError, PartitionPlace, ProduceError};
-use sim::{DiskFaults, run};
+use shard::{FetchRequest, OpenPartitionError, OpenedPartition, PartitionPlace, ProduceError, Shard, StopReport};
+use sim::{DiskFaults, SimEnv, run};
+use storage::{ChunkCache, Directory};
+
+#[test]
+fn what_cores_tell_each_other_can_cross_threads() {
+    fn is_send<T: Send + 'static>() {}
+    is_send::<PartitionPlace>();
+    is_send::<OpenedPartition>();
+    is_send::<FetchRequest>();
+    is_send::<StopReport>();
+}
+
+/// Another core on the directory of this one.
+async fn attach(env: &SimEnv, core: &Core, indexes: &[u32]) -> Core {
+    let shared = core.directory.share(|log| indexes.contains(&log.partition.0));
+    let directory = Directory::attach(env, shared, CoreId(1), ChunkCache::new(env.region().clone())).await.unwrap();
+    let shard = Shard::start(env.clone(), HostId(1), vec![directory.clone()]);
+    Core { env: env.clone(), shard, directory }
+}
+
+#[test]
+fn two_cores_serve_the_partitions_of_one_directory_and_stop_cleanly() {
+    run(3, async |env| {
+        let first = start_with(&env, 2).await;
+        let second = attach(&env, &first, &[]).await;
+        for index in 2..5 {
+            second.create(index, TopicConfig::default()).await;
+        }
+        for index in 0..5 {
+            let core = if index < 2 { &first } else { &second };
+            core.produce(index, &batch_of(&[b"one"])).await.unwrap();
+        }
+        assert_eq!((first.stop_with(&second).await, second.directory.clean_stop()), (5, None));
+        env.crash(sim::Crash::PowerCut);
+        let env = env.restart();
+        // One of the second core's partitions is the first one's now.
+        let first = start(&env).await;
+        assert_eq!(first.directory.clean_stop(), Some(BrokerEpoch(1)));
+        let second = attach(&env, &first, &[3, 4]).await;
+        for index in 0..5 {
+            let core = if index < 3 { &first } else { &second };
+            assert!(core.directory.take_entry(partition(index)).is_some(), "a checkpoint knows partition {index}");
+            core.shard.open_partition(core.place(index), TopicConfig::default(), |_| {}).await.unwrap();
+            assert_eq!(core.read(index, 0).await, [b"one"]);
+        }
+    });
+}
+
+impl Core {
+    /// Stops both, and leaves the marker; gives the partitions that were flushed.
+    async fn stop_with(&self, other: &Core) -> usize {
+        let mut flushed = 0;
+        for core in [self, other] {
+            core.shard.set_broker_epoch(BrokerEpoch(1));
+            let report = core.shard.stop().await;
+            assert!(report.failed.is_empty(), "{report:?}");
+            flushed += report.flushed;
+        }
+        self.directory.stop_cleanly(BrokerEpoch(1)).await.unwrap();
+        flushed
+    }
+}
 
 #[test]
 fn a_stop_writes_and_flushes_everything_within_two_seconds() {

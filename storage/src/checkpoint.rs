@@ -3,6 +3,14 @@
 //! Two files that are overwritten in turn; the valid one with the higher sequence counts, so a write that is torn loses
 //! nothing. An entry is a promise about bytes that are on stable storage before the checkpoint is written: so an old checkpoint is
 //! as right as a new one, and only costs a longer scan. A log without an entry is scanned from its oldest unsealed segment.
+//!
+//! Several cores' checkpoints may name one log, which has moved, or whose core isn't there any more. The sequences of two cores say nothing about
+//! each other, and needn't: what an entry promises stays true, since neither the flushed offset of a log nor its start ever goes
+//! back, its index files only grow behind what is vouched for, and topic ids are never used again. So the entry with the greatest flushed
+//! offset counts, and any other of the log would only have more scanned.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 use protocol::ids::{BrokerEpoch, LeaderEpoch, Offset, PartitionIndex, Timestamp, TopicId, TopicPartition};
 
@@ -26,6 +34,29 @@ pub struct CheckpointEntry {
     /// The snapshot of the log's producers goes at least up to here; -1 if there is none.
     pub(crate) producers: Offset,
     pub(crate) segments: Vec<SegmentCheckpoint>,
+}
+
+/// What is known of logs.
+pub(crate) type Entries = BTreeMap<TopicPartition, CheckpointEntry>;
+
+/// Takes an entry of a log, unless one is there that reaches as far.
+pub(crate) fn absorb(entries: &mut Entries, entry: CheckpointEntry) {
+    match entries.entry(entry.log) {
+        Entry::Vacant(vacant) => drop(vacant.insert(entry)),
+        Entry::Occupied(mut held) => {
+            if held.get().reach() < entry.reach() {
+                held.insert(entry);
+            }
+        }
+    }
+}
+
+impl CheckpointEntry {
+    /// None of these goes back, so of two entries that differ the later one is greater. The log's start comes second, as it moves alone.
+    fn reach(&self) -> impl Ord + use<> {
+        let persisted = self.segments.last().map(|segment| (segment.base, segment.persisted.entries));
+        (self.flushed, self.log_start, self.producers, persisted)
+    }
 }
 
 /// What it says of an unsealed segment.
@@ -165,6 +196,25 @@ mod tests {
         torn[at] ^= 1;
         assert_eq!(Checkpoint::newest([Some(torn), Some(old.encode())]), old);
         assert_eq!(Checkpoint::newest([None, None]), Checkpoint::default());
+    }
+
+    #[test]
+    fn of_two_entries_the_later_one_counts_in_either_order() {
+        let earlier = checkpoint(1, 1).entries.remove(0);
+        let mut index_grew = earlier.clone();
+        index_grew.segments[0].persisted.entries += 1;
+        let later = [
+            CheckpointEntry { flushed: Offset(151), log_start: Offset(0), ..earlier.clone() },
+            CheckpointEntry { log_start: Offset(4), segments: Vec::new(), ..earlier.clone() },
+            index_grew,
+        ];
+        for later in later {
+            for order in [[&earlier, &later], [&later, &earlier]] {
+                let mut entries = Entries::new();
+                order.into_iter().for_each(|entry| absorb(&mut entries, entry.clone()));
+                assert!(entries.into_values().eq([later.clone()]));
+            }
+        }
     }
 
     #[test]

@@ -1,105 +1,38 @@
-//! One data directory, as one core uses it: whose it is, its lock, its clean-stop marker, its checkpoint, the logs in it.
+//! One data directory, as one core uses it: whose it is, its clean-stop marker, its checkpoint, the logs in it.
 //!
-//! Layout: `superblock`, `lock`, `clean-stop`, `checkpoint-<core>.a` and `.b`, `topics/<topic-id>/<partition>/<segments>`.
-//! Order at start: look, lock, superblock, remove the marker durably, only then touch anything; so a crash while logs are being loaded
-//! leaves no marker, and the next start doesn't take this one for clean.
+//! Layout: `superblock`, `lock`, `clean-stop`, `checkpoint-<core>.a` and `.b` for each core, `topics/<topic-id>/<partition>/<segments>`.
+//! Several cores of a process use one directory, each with a handle of its own that shares no memory with the others': the first opens it
+//! (`open`), the others attach; each keeps a checkpoint of its logs (`checkpoints`). A log is one core's at a time; the partitions of a
+//! topic may be several cores', who then create and remove the topic's directory beside each other.
+
+mod checkpoints;
+mod open;
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use protocol::ids::{BrokerEpoch, ClusterId, CoreId, DirectoryId, HostId, LeaderEpoch, Offset, PartitionIndex, TopicPartition};
+use protocol::ids::{BrokerEpoch, CoreId, DirectoryId, LeaderEpoch, Offset, PartitionIndex, TopicPartition};
 use runtime::disk::{is_flush_error, reworded};
 use runtime::local::Notify;
 use runtime::{Disk, Env};
 
 use crate::cache::ChunkCache;
-use crate::checkpoint::{CHECKPOINT_BYTES_MAX, Checkpoint, CheckpointEntry};
+use crate::checkpoint::{CheckpointEntry, Entries};
 use crate::config::{LogConfig, StorageConfig};
 use crate::error::RecoveryError;
-use crate::log::{DirectoryFailure, Log};
+use crate::failure::DirectoryFailure;
+use crate::log::Log;
 use crate::maintenance::prepare;
 use crate::segment::segment_path;
-use crate::superblock::{FORMAT_VERSION, SMALL_FILE_BYTES_MAX, Superblock, SuperblockError, decode_marker, encode_marker};
+use crate::superblock::{Superblock, encode_marker};
+
+pub use checkpoints::SharedDirectory;
+pub use open::{OpenError, OpenRequest};
 
 /// Space allocated for the first segment of a new log, in bytes.
 const FIRST_SEGMENT_BYTES: u64 = 256 << 10;
-
-/// How a data directory is opened.
-#[derive(Clone)]
-pub struct OpenRequest {
-    /// The cluster that it must belong to; `None` takes the one that is found, or makes one up for a new directory.
-    pub cluster: Option<ClusterId>,
-    /// The host that it must belong to.
-    pub host: HostId,
-    /// The core that uses it.
-    pub core: CoreId,
-    /// Text for whoever finds the directory locked.
-    pub holder: String,
-    /// Settings of its logs.
-    pub storage: StorageConfig,
-    /// The core's page cache.
-    pub cache: ChunkCache,
-}
-
-/// Why a data directory can't be used.
-#[derive(Debug, thiserror::Error)]
-pub enum OpenError {
-    /// It is another's, or newer, or damaged.
-    #[error("{path}: {cause}")]
-    Superblock {
-        /// The directory.
-        path: PathBuf,
-        /// What is wrong.
-        cause: SuperblockError,
-    },
-    /// It belongs to another cluster.
-    #[error("{path} belongs to cluster {found}, this host is in {allowed}")]
-    ForeignCluster {
-        /// The directory.
-        path: PathBuf,
-        /// Its cluster.
-        found: ClusterId,
-        /// The cluster that is allowed.
-        allowed: ClusterId,
-    },
-    /// It belongs to another host.
-    #[error("{path} belongs to host {found}, this is host {allowed}")]
-    ForeignHost {
-        /// The directory.
-        path: PathBuf,
-        /// Its host.
-        found: HostId,
-        /// The host that is allowed.
-        allowed: HostId,
-    },
-    /// It has files, and no superblock.
-    #[error("{path} is not a Corelane data directory: it has no superblock but holds {found:?}; an empty directory is needed")]
-    NotOurs {
-        /// The directory.
-        path: PathBuf,
-        /// A file in it.
-        found: String,
-    },
-    /// Another process uses it.
-    #[error("{path} is in use: {holder}")]
-    Locked {
-        /// The directory.
-        path: PathBuf,
-        /// What the holder wrote.
-        holder: String,
-    },
-    /// The disk failed.
-    #[error("{path}: {cause}")]
-    Io {
-        /// The file or directory.
-        path: PathBuf,
-        /// What the system said.
-        cause: io::Error,
-    },
-}
 
 /// A data directory. A handle: clones are the same directory.
 pub struct Directory<E: Env>(Rc<State<E>>);
@@ -109,14 +42,20 @@ pub(crate) struct State<E: Env> {
     path: PathBuf,
     superblock: Superblock,
     core: CoreId,
+    /// This core has opened the directory, and knows what all checkpoints said.
+    is_opener: bool,
+    /// Other cores use it too.
+    is_shared: Cell<bool>,
     pub(crate) storage: Cell<StorageConfig>,
     pub(crate) cache: ChunkCache,
     clean_stop: Option<BrokerEpoch>,
     checkpoint_sequence: Cell<u64>,
     checkpoint_running: Cell<bool>,
     checkpoint_ended: Notify,
+    /// The opener's own checkpoint has all that those of others said when it was opened.
+    keeps_all: Cell<bool>,
     /// What the last checkpoint says, of logs that aren't open too.
-    entries: RefCell<BTreeMap<TopicPartition, CheckpointEntry>>,
+    entries: RefCell<Entries>,
     /// What has stopped its logs.
     failure: DirectoryFailure,
 }
@@ -128,69 +67,6 @@ impl<E: Env> Clone for Directory<E> {
 }
 
 impl<E: Env> Directory<E> {
-    /// Opens a data directory, or makes one of an empty or missing directory. Locks it until the process ends.
-    ///
-    /// # Errors
-    /// See [`OpenError`].
-    pub async fn open(env: &E, path: PathBuf, request: OpenRequest) -> Result<Directory<E>, OpenError> {
-        let disk = env.disk();
-        let failed = |path: &Path| {
-            let path = path.to_path_buf();
-            move |cause| OpenError::Io { path, cause }
-        };
-        disk.create_directory(&path).await.map_err(failed(&path))?;
-        let names = disk.list(&path).await.map_err(failed(&path))?;
-        let has_superblock = names.iter().any(|entry| entry.name == "superblock");
-        if let Some(other) = names.iter().find(|entry| !has_superblock && !is_ours_or_empty(&entry.name)) {
-            return Err(OpenError::NotOurs { path, found: other.name.clone() });
-        }
-        disk.lock(&path.join("lock"), request.holder.clone()).await.map_err(|cause| match cause.kind() {
-            io::ErrorKind::WouldBlock => OpenError::Locked { path: path.clone(), holder: cause.to_string() },
-            _ => OpenError::Io { path: path.join("lock"), cause },
-        })?;
-        let superblock = if has_superblock {
-            read_superblock(env, &path, &request).await?
-        } else {
-            write_superblock(env, &path, &request).await?
-        };
-        let marker = path.join("clean-stop");
-        let clean_stop = match disk.read_file(&marker, SMALL_FILE_BYTES_MAX).await {
-            Ok(bytes) => {
-                disk.remove_file(&marker).await.map_err(failed(&marker))?;
-                disk.sync_directory(&path).await.map_err(failed(&path))?;
-                decode_marker(&bytes)
-            }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-            Err(cause) => return Err(OpenError::Io { path: marker, cause }),
-        };
-        disk.create_directory(&path.join("topics")).await.map_err(failed(&path))?;
-        let mut files = [None, None];
-        for (slot, letter) in files.iter_mut().zip(['a', 'b']) {
-            let file = path.join(format!("checkpoint-{}.{letter}", request.core));
-            match disk.read_file(&file, CHECKPOINT_BYTES_MAX).await {
-                Ok(bytes) => *slot = Some(bytes),
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                Err(cause) => return Err(OpenError::Io { path: file, cause }),
-            }
-        }
-        let checkpoint = Checkpoint::newest(files);
-        let entries = checkpoint.entries.into_iter().map(|entry| (entry.log, entry)).collect();
-        Ok(Directory(Rc::new(State {
-            env: env.clone(),
-            path,
-            superblock,
-            core: request.core,
-            storage: Cell::new(request.storage),
-            cache: request.cache,
-            clean_stop,
-            checkpoint_sequence: Cell::new(checkpoint.sequence),
-            checkpoint_running: Cell::new(false),
-            checkpoint_ended: Notify::new(),
-            entries: RefCell::new(entries),
-            failure: DirectoryFailure::default(),
-        })))
-    }
-
     /// Where it lies.
     #[must_use]
     pub fn path(&self) -> &Path {
@@ -236,7 +112,8 @@ impl<E: Env> Directory<E> {
         let mut logs = Vec::new();
         for topic in disk.list(&topics).await? {
             let Ok(id) = topic.name.parse() else { continue };
-            for partition in disk.list(&topics.join(&topic.name)).await? {
+            let partitions = unless_gone(disk.list(&topics.join(&topic.name)).await)?;
+            for partition in partitions.unwrap_or_default() {
                 if let Ok(index) = partition.name.parse() {
                     logs.push(TopicPartition { topic: id, partition: PartitionIndex(index) });
                 }
@@ -260,6 +137,10 @@ impl<E: Env> Directory<E> {
         let disk = state.env.disk();
         let directory = self.log_path(log);
         disk.create_directory(&directory).await?;
+        if state.is_shared.get() {
+            // Another core may have made the topic's directory, and not have synced its name yet.
+            disk.sync_directory(&state.path.join("topics")).await?;
+        }
         let base = Offset(0);
         if disk.list(&directory).await?.iter().any(|entry| entry.name.ends_with(".log")) {
             return Err(io::Error::new(
@@ -304,11 +185,7 @@ impl<E: Env> Directory<E> {
     async fn delete(&self, log: TopicPartition) -> io::Result<()> {
         let disk = self.0.env.disk();
         let directory = self.log_path(log);
-        let entries = match disk.list(&directory).await {
-            Ok(entries) => entries,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-            Err(error) => return Err(error),
-        };
+        let Some(entries) = unless_gone(disk.list(&directory).await)? else { return Ok(()) };
         // The oldest segment last: a deletion that is cut short leaves a log that is shorter at its end, not one with a gap.
         for entry in entries.iter().rev() {
             disk.remove_file(&directory.join(&entry.name)).await?;
@@ -316,46 +193,18 @@ impl<E: Env> Directory<E> {
         disk.sync_directory(&directory).await?;
         let topic = directory.parent().expect("a log lies in its topic's directory").to_path_buf();
         disk.remove_directory(&directory).await?;
-        disk.sync_directory(&topic).await?;
+        unless_gone(disk.sync_directory(&topic).await)?;
         self.0.entries.borrow_mut().remove(&log);
-        if disk.list(&topic).await?.is_empty() {
-            disk.remove_directory(&topic).await?;
+        // Another core that deletes a partition of the topic may be first to find nothing left.
+        if unless_gone(disk.list(&topic).await)?.is_none_or(|left| left.is_empty()) {
+            unless_gone(disk.remove_directory(&topic).await)?;
             disk.sync_directory(&self.0.path.join("topics")).await?;
         }
         Ok(())
     }
 
-    /// Writes this core's checkpoint, with these entries of open logs; what it said of others stays. One after the other.
-    ///
-    /// # Errors
-    /// What the disk says, or that a log here has failed, since what others take for flushed may be lost; the checkpoint before it counts then.
-    pub async fn write_checkpoint(&self, broker_epoch: BrokerEpoch, entries: Vec<CheckpointEntry>) -> io::Result<()> {
-        let state = &*self.0;
-        self.check_running()?;
-        state.entries.borrow_mut().extend(entries.into_iter().map(|entry| (entry.log, entry)));
-        // Two at once would overwrite both files, and a power cut could tear both.
-        while state.checkpoint_running.get() {
-            let seen = state.checkpoint_ended.count();
-            state.checkpoint_ended.changed(seen).await;
-        }
-        self.check_running()?;
-        state.checkpoint_running.set(true);
-        let turn = CheckpointTurn(state);
-        let sequence = state.checkpoint_sequence.get() + 1;
-        let letter = if sequence.is_multiple_of(2) { 'a' } else { 'b' };
-        let path = state.path.join(format!("checkpoint-{}.{letter}", state.core));
-        let entries = state.entries.borrow().values().cloned().collect();
-        let bytes = Checkpoint { sequence, broker_epoch, entries }.encode();
-        let result = state.env.disk().overwrite_file(&path, bytes).await;
-        if result.is_ok() {
-            // After a failure the next one takes the same file: the other holds the last that counts.
-            state.checkpoint_sequence.set(sequence);
-        }
-        drop(turn);
-        self.check_flush("writing a checkpoint", result)
-    }
-
-    /// Leaves the marker of a clean stop. Everything of every core must be flushed, and the checkpoints written.
+    /// Leaves the marker of a clean stop, on one core. Everything of every core must be flushed, the checkpoints written, and what has failed on any
+    /// core told to this one.
     ///
     /// # Errors
     /// What the disk says, or that something here has failed; the stop isn't clean then.
@@ -364,8 +213,22 @@ impl<E: Env> Directory<E> {
         self.0.env.disk().replace_file(&self.0.path.join("clean-stop"), encode_marker(broker_epoch)).await
     }
 
+    /// Ends when something on this core has stopped every log here, with the words for the other cores; at once if that was before. What
+    /// [`Directory::fail`] was told first doesn't end it: the core where that arose tells everybody.
+    pub async fn failed(&self) -> String {
+        self.0.failure.arisen().await
+    }
+
+    /// Stops every log here because of what another core's [`Directory::failed`] says.
+    pub fn fail(&self, words: &str) {
+        if self.0.failure.tell(words) {
+            let (directory, core) = (self.0.path.display(), self.0.core);
+            tracing::warn!(%directory, %core, words, "every log of a directory has stopped on this core too");
+        }
+    }
+
     /// Notes why a log couldn't be recovered: if a flush has failed, every log here stops.
-    pub fn note_failed_recovery(&self, error: &RecoveryError) {
+    pub(crate) fn note_failed_recovery(&self, error: &RecoveryError) {
         if let RecoveryError::Io { cause, .. } = error
             && is_flush_error(cause)
         {
@@ -386,13 +249,12 @@ impl<E: Env> Directory<E> {
     fn stop_logs(&self, operation: &str, cause: &io::Error) {
         let words = format!("{}: {operation}: {cause}", self.0.path.display());
         tracing::error!(%words, "every log of a directory has stopped");
-        self.0.failure.borrow_mut().get_or_insert_with(|| Rc::new(reworded(cause, words)));
+        self.0.failure.arise(|| reworded(cause, words));
     }
 
     /// Ends with what has stopped the logs here, if anything did.
     fn check_running(&self) -> io::Result<()> {
-        let failure = self.0.failure.borrow();
-        failure.as_ref().map_or(Ok(()), |failure| Err(reworded(failure, failure.to_string())))
+        self.0.failure.cause().map_or(Ok(()), |cause| Err(reworded(&cause, cause.to_string())))
     }
 
     pub(crate) fn state(&self) -> &State<E> {
@@ -410,47 +272,13 @@ impl<E: Env> Directory<E> {
     }
 }
 
-/// Ends a checkpoint's turn, however it ends.
-struct CheckpointTurn<'a, E: Env>(&'a State<E>);
-
-impl<E: Env> Drop for CheckpointTurn<'_, E> {
-    fn drop(&mut self) {
-        self.0.checkpoint_running.set(false);
-        self.0.checkpoint_ended.notify();
+/// What is there, if another core hasn't removed it meanwhile.
+fn unless_gone<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+    match result {
+        Ok(found) => Ok(Some(found)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
     }
-}
-
-/// Names that may lie in a directory that isn't one of ours yet.
-fn is_ours_or_empty(name: &str) -> bool {
-    // A start that was cut short before the superblock leaves the lock and perhaps a temporary file.
-    name == "lost+found" || name == "lock" || name.starts_with("superblock")
-}
-
-async fn read_superblock<E: Env>(env: &E, path: &Path, request: &OpenRequest) -> Result<Superblock, OpenError> {
-    let file = path.join("superblock");
-    let bytes = env.disk().read_file(&file, SMALL_FILE_BYTES_MAX).await.map_err(|cause| OpenError::Io { path: file, cause })?;
-    let found = Superblock::decode(&bytes).map_err(|cause| OpenError::Superblock { path: path.to_path_buf(), cause })?;
-    if let Some(allowed) = request.cluster.filter(|allowed| *allowed != found.cluster) {
-        return Err(OpenError::ForeignCluster { path: path.to_path_buf(), found: found.cluster, allowed });
-    }
-    if found.host != request.host {
-        return Err(OpenError::ForeignHost { path: path.to_path_buf(), found: found.host, allowed: request.host });
-    }
-    Ok(found)
-}
-
-async fn write_superblock<E: Env>(env: &E, path: &Path, request: &OpenRequest) -> Result<Superblock, OpenError> {
-    let random = || u128::from(env.random()) << 64 | u128::from(env.random());
-    let superblock = Superblock {
-        cluster: request.cluster.unwrap_or_else(|| ClusterId(random())),
-        host: request.host,
-        directory: DirectoryId(random()),
-        format: FORMAT_VERSION,
-        features: 0,
-    };
-    let file = path.join("superblock");
-    env.disk().replace_file(&file, superblock.encode()).await.map_err(|cause| OpenError::Io { path: file, cause })?;
-    Ok(superblock)
 }
 
 impl<E: Env> Log<E> {

@@ -1,8 +1,8 @@
 //! The log on disk: segments, appends, reads, indexes, recovery.
 //!
 //! A [`Log`] is the synchronous state of one replica's log; whoever owns it decides with `begin_*`, awaits the plan, and
-//! settles with `finish_*`. A [`Directory`] is one data directory with the logs of one core in it. Nothing here knows
-//! requests, acknowledgements or topics' names.
+//! settles with `finish_*`. A [`Directory`] is one data directory with the logs of one core in it; other cores of the process attach to
+//! the same one. Nothing here knows requests, acknowledgements or topics' names.
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
@@ -15,6 +15,7 @@ mod config;
 mod directory;
 mod disk_read;
 mod error;
+mod failure;
 mod file;
 pub mod flush;
 mod header;
@@ -43,7 +44,7 @@ pub use append::{Appended, Stamp};
 pub use cache::ChunkCache;
 pub use checkpoint::CheckpointEntry;
 pub use config::{FlushPolicy, LogConfig, StorageConfig};
-pub use directory::{Directory, OpenError, OpenRequest};
+pub use directory::{Directory, OpenError, OpenRequest, SharedDirectory};
 pub use disk_read::{DiskRead, DiskReadOutcome};
 pub use error::{AppendError, Fault, Impossible, LogFailure, ReadError, RecoveryError};
 pub use header::{BATCH_HEADER_BYTES, BatchHeader, HeaderFault};

@@ -7,7 +7,7 @@
 //! Everything not yet written lies in `tail`. A failure is final, and stops all logs of the directory, but for that of a write without a flush: a
 //! drive whose flush has failed may have lost what others wrote before, and their own flushes succeed all the same.
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -19,6 +19,7 @@ use runtime::{Canary, Env};
 use crate::cache::{CacheKey, ChunkCache};
 use crate::config::{LogConfig, StorageConfig};
 use crate::error::LogFailure;
+use crate::failure::DirectoryFailure;
 use crate::metrics::Metrics;
 use crate::piece::Piece;
 use crate::segment::{OpenSegment, Prepared, SealedSegment};
@@ -63,9 +64,6 @@ pub struct Log<E: Env> {
     /// The first failure of any log of the directory, or of the directory itself.
     pub(crate) directory_failure: DirectoryFailure,
 }
-
-/// What has stopped the logs of a directory, shared by them and the directory itself.
-pub(crate) type DirectoryFailure = Rc<RefCell<Option<Rc<io::Error>>>>;
 
 /// The offsets of a log.
 #[derive(Clone, Copy, Debug, Default)]
@@ -227,8 +225,7 @@ impl<E: Env> Log<E> {
     /// Stops the log, and all logs of its directory; the first failure stays.
     pub(crate) fn fail(&mut self, operation: &'static str, place: (Offset, u64), cause: io::Error) -> LogFailure {
         let failure = self.fail_alone(operation, place, cause);
-        let first = || Rc::new(io::Error::new(failure.cause.kind(), failure.to_string()));
-        self.directory_failure.borrow_mut().get_or_insert_with(first);
+        self.directory_failure.arise(|| io::Error::new(failure.cause.kind(), failure.to_string()));
         failure
     }
 
@@ -247,7 +244,7 @@ impl<E: Env> Log<E> {
         if let Some(failure) = &self.failure {
             return Err(failure.clone());
         }
-        let Some(cause) = self.directory_failure.borrow().clone() else { return Ok(()) };
+        let Some(cause) = self.directory_failure.cause() else { return Ok(()) };
         let active = self.active();
         let failure = LogFailure {
             log: self.name,

@@ -127,8 +127,22 @@ impl<E: Env> Directory<E> {
     /// Opens a log again. `producers` is told of idempotent producers; `progress` is called now and then. Neither may block.
     ///
     /// # Errors
-    /// See [`RecoveryError`]. The log's files are as they were, or cut where they were torn.
+    /// See [`RecoveryError`]. The log's files are as they were, or cut where they were torn. If a flush has failed, every log of the directory stops.
     pub async fn recover_log(
+        &self,
+        log: TopicPartition,
+        config: LogConfig,
+        producers: &mut dyn ProducerReplay,
+        progress: impl FnMut(RecoveryProgress),
+    ) -> Result<Recovered<E>, RecoveryError> {
+        let recovered = self.recover(log, config, producers, progress).await;
+        if let Err(error) = &recovered {
+            self.note_failed_recovery(error);
+        }
+        recovered
+    }
+
+    async fn recover(
         &self,
         log: TopicPartition,
         config: LogConfig,

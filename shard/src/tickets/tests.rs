@@ -10,7 +10,7 @@ fn queue() -> Rc<RefCell<TicketQueue>> {
 fn ticket(queue: &Rc<RefCell<TicketQueue>>, acks: Acks, base: i64, end: i64, deadline: u64) -> Ticket {
     let produced = Produced { base_offset: Offset(base), append_time: Timestamp::NONE, log_start: Offset(0) };
     let deadline = Deadline { at: Monotonic(deadline), timeout: Duration::from_nanos(deadline) };
-    Ticket::appended(queue, acks, Offset(end), produced, deadline)
+    Ticket::appended(queue, acks, Appended::Now, Offset(end), produced, deadline)
 }
 
 fn settle(queue: &Rc<RefCell<TicketQueue>>, acks: Acks, acknowledged: i64) -> usize {

@@ -5,6 +5,15 @@ use super::*;
 
 const HOST: HostId = HostId(1);
 
+#[test]
+fn what_cores_tell_each_other_can_cross_threads() {
+    fn is_send<T: Send + 'static>() {}
+    is_send::<Image>();
+    is_send::<MetadataRecord>();
+    is_send::<PartitionImage>();
+    is_send::<crate::metadata::TopicConfig>();
+}
+
 fn created(id: u128, name: &str, partitions: u32) -> MetadataRecord {
     MetadataRecord::TopicCreated { id: TopicId(id), name: name.into(), partitions, configs: vec![] }
 }
