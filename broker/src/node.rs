@@ -11,7 +11,7 @@ use std::time::Duration;
 use cluster::metadata::{Image, MetadataRecord};
 use net::{ConnectionLimits, Native, Server};
 use protocol::ids::{BrokerEpoch, ClusterId, CoreId, HostId, PartitionIndex, TopicPartition};
-use runtime::{Env, Transport};
+use runtime::{Env, Sharing, Transport};
 use shard::Shard;
 use storage::{ChunkCache, Directory};
 use thiserror::Error;
@@ -118,8 +118,11 @@ impl<E: Env> Node<E> {
         let cluster = directories[0].superblock().cluster;
         let who = HostIdentity { cluster, host: config.host, host_name: config.host_name.clone() };
         let dispatch = Dispatch::new(env.clone(), who, shard.clone(), controller.clone(), cache);
-        let listener =
-            env.transport().listen(config.listen).await.map_err(|error| StartError::Listen { address: config.listen, error })?;
+        let listener = env
+            .transport()
+            .listen(config.listen, Sharing::Alone)
+            .await
+            .map_err(|error| StartError::Listen { address: config.listen, error })?;
         let native = Server::new(env.clone(), listener, "native", dispatch.clone(), config.connections);
         dispatch.set_native_address(native.local_address());
         env.spawn(native.clone().run());

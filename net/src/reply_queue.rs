@@ -141,6 +141,7 @@ fn split(part: SendPart, room: usize) -> (SendPart, Option<SendPart>) {
     }
     match part {
         SendPart::Chunk(slice) => (SendPart::Chunk(slice.slice(0..room)), Some(SendPart::Chunk(slice.slice(room..length)))),
+        SendPart::Lent(loan) => (SendPart::Lent(loan.slice(0..room)), Some(SendPart::Lent(loan.slice(room..length)))),
         SendPart::Owned(bytes) => {
             let (now, rest) = bytes.split_at(room);
             (SendPart::Owned(now.into()), Some(SendPart::Owned(rest.into())))

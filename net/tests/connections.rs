@@ -14,7 +14,7 @@ use protocol::frame::{FLAG_REPLY, FrameFields, FrameHeader, HEADER_BYTES, encode
 use protocol::limits;
 use protocol::native::Kind;
 use runtime::local::Notify;
-use runtime::{Chunk, Connection, Env, SendPart, Transport};
+use runtime::{Chunk, Connection, Env, SendPart, Sharing, Transport};
 use sim::{SimConnection, SimEnv, run};
 use smallvec::smallvec;
 
@@ -165,7 +165,7 @@ impl Client {
 type Toys = Server<SimEnv, Native, Toy>;
 
 async fn start(env: &SimEnv, connection_limits: ConnectionLimits) -> (Toy, Toys, SocketAddr) {
-    let listener = env.transport().listen(env.address()).await.unwrap();
+    let listener = env.transport().listen(env.address(), Sharing::Alone).await.unwrap();
     let toy = Toy::new(env);
     let server = Server::new(env.clone(), listener, "native", toy.clone(), connection_limits);
     env.spawn(server.clone().run());

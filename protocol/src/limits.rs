@@ -61,6 +61,13 @@ pub const ZERO_COPY_REGION_DIVISOR: usize = 2;
 /// Connections that a listener has accepted and nobody has asked for, at most; then it stops accepting.
 pub const ACCEPTED_CONNECTIONS_WAITING_MAX: usize = 256;
 
+/// Requests of one core to all other cores that are under way, at most, shared evenly among them; but see [`MESH_REQUESTS_PER_PAIR_MIN`].
+pub const MESH_REQUESTS_MAX: usize = 8_192;
+/// Requests of one core to one other that may be under way at least, on however many cores.
+pub const MESH_REQUESTS_PER_PAIR_MIN: usize = 64;
+/// Slices of one core's region that other cores may hold at once, at most.
+pub const LOANS_PER_CORE_MAX: usize = 16_384;
+
 /// Largest answer to one fetch, in bytes; also bounded by what the client asks.
 pub const FETCH_BYTES_MAX: usize = 8 << 20;
 /// Longest wait of a fetch, in milliseconds.

@@ -7,6 +7,7 @@ use protocol::ids::Timestamp;
 
 use crate::clock::Monotonic;
 use crate::disk::Disk;
+use crate::mesh::{Mesh, Seat};
 use crate::transport::Transport;
 use crate::uring::memory::Region;
 
@@ -44,6 +45,9 @@ pub trait Env: Clone + 'static {
     ///
     /// The simulator runs it on its own thread, after a virtual delay.
     fn offload<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> impl Future<Output = T>;
+
+    /// Takes this core's seat in the mesh of its process.
+    fn join<Q: Send + 'static, R: Send + 'static>(&self, seat: Seat<Q, R>) -> Mesh<Q, R>;
 
     /// Whether the fault `canary` is switched on. Only the simulator ever answers `true`.
     #[inline]

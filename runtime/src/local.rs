@@ -38,6 +38,12 @@ impl Notify {
         self.0.signals.get()
     }
 
+    /// Whether a task waits.
+    #[must_use]
+    pub fn is_awaited(&self) -> bool {
+        !self.0.waiters.borrow().is_empty()
+    }
+
     /// Ends once `notify` has been called more than `seen` times (as given by [`Notify::count`]).
     pub fn changed(&self, seen: u64) -> impl Future<Output = ()> + use<> {
         let state = self.0.clone();
@@ -104,6 +110,12 @@ impl<T> OnceReceiver<T> {
     pub fn try_take(&mut self) -> Option<T> {
         self.0.borrow_mut().value.take()
     }
+
+    /// Whether the sender has given the value, or was dropped.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        !self.0.borrow().sender_alive
+    }
 }
 
 impl<T> Future for OnceReceiver<T> {
@@ -128,6 +140,7 @@ pub struct Places(Rc<PlacesState>);
 
 struct PlacesState {
     free: Cell<usize>,
+    freed: Notify,
     waiting: RefCell<VecDeque<OnceSender<Place>>>,
 }
 
@@ -138,7 +151,19 @@ impl Places {
     /// So many places, all free.
     #[must_use]
     pub fn new(count: usize) -> Places {
-        Places(Rc::new(PlacesState { free: Cell::new(count), waiting: RefCell::default() }))
+        Places(Rc::new(PlacesState { free: Cell::new(count), freed: Notify::new(), waiting: RefCell::default() }))
+    }
+
+    /// Places that nobody has.
+    #[must_use]
+    pub fn free(&self) -> usize {
+        self.0.free.get()
+    }
+
+    /// A signal for each place that becomes free.
+    #[must_use]
+    pub fn freed(&self) -> &Notify {
+        &self.0.freed
     }
 
     /// A place, if one is free: then nobody waits.
@@ -168,7 +193,10 @@ impl Drop for Place {
         };
         match next {
             Some(next) => next.send(Place(self.0.clone())),
-            None => self.0.free.set(self.0.free.get() + 1),
+            None => {
+                self.0.free.set(self.0.free.get() + 1);
+                self.0.freed.notify();
+            }
         }
     }
 }

@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 
 use smallvec::SmallVec;
 
+use crate::uring::lending::Loan;
 use crate::uring::memory::{Chunk, ChunkSlice};
 
 /// One part of a gathered send.
@@ -15,6 +16,8 @@ pub enum SendPart {
     Owned(Box<[u8]>),
     /// Bytes of a chunk: sent from where they lie, held until the kernel no longer reads them.
     Chunk(ChunkSlice),
+    /// The same of another core's chunk.
+    Lent(Loan),
 }
 
 impl SendPart {
@@ -24,12 +27,25 @@ impl SendPart {
         match self {
             SendPart::Owned(bytes) => bytes,
             SendPart::Chunk(slice) => slice,
+            SendPart::Lent(loan) => loan,
         }
     }
 }
 
 /// The parts of one send, in order.
 pub type SendParts = SmallVec<[SendPart; 4]>;
+
+/// Who else may listen on an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sharing {
+    /// Nobody.
+    Alone,
+    /// Other cores of this process; this one is the first, so the address must be free. It may be taken in between by another process
+    /// of this user that shares it too.
+    First,
+    /// Other cores of this process; the first listens already.
+    Joined,
+}
 
 /// The network of a host.
 pub trait Transport: Clone + 'static {
@@ -38,8 +54,8 @@ pub trait Transport: Clone + 'static {
     /// A connected stream.
     type Connection: Connection;
 
-    /// Listens on `address`; port 0 takes any free port.
-    fn listen(&self, address: SocketAddr) -> impl Future<Output = io::Result<Self::Listener>>;
+    /// Listens on `address`; port 0 takes any free port. Of listeners that share an address, each connection goes to one.
+    fn listen(&self, address: SocketAddr, sharing: Sharing) -> impl Future<Output = io::Result<Self::Listener>>;
 }
 
 /// A listening socket.

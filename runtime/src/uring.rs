@@ -1,7 +1,9 @@
 //! One io_uring per core inside a glommio executor. The only place of the workspace with `unsafe`, `glommio` and `io-uring`.
 
+pub mod lending;
 pub mod memory;
 
+mod cores;
 mod descriptors;
 mod disk;
 mod environment;
@@ -15,7 +17,9 @@ mod ring;
 mod socket;
 mod tasks;
 mod timers;
+mod waking;
 
+pub use cores::run_cores;
 pub use disk::RingDisk;
 pub use environment::{CoreConfig, CoreError, Registration, RingEnv, Spin, run_core};
 pub use file::RingFile;

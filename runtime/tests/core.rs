@@ -11,7 +11,7 @@ use std::time::Duration;
 use common::{any, config, core, spawn_echo};
 use runtime::local::Notify;
 use runtime::uring::{CoreConfig, CoreError, Registration, RingConnection, RingEnv, run_core};
-use runtime::{Connection, Env, Listener, SendPart, SendParts, Transport};
+use runtime::{Connection, Env, Listener, SendPart, SendParts, Sharing, Transport};
 
 struct Dropped(Rc<Cell<u32>>);
 
@@ -26,7 +26,7 @@ fn a_core_that_stops_drops_every_task_and_ends_every_operation() {
     let dropped = Rc::new(Cell::new(0));
     let count = dropped.clone();
     core(|env| async move {
-        let listener = env.transport().listen(any()).await.unwrap();
+        let listener = env.transport().listen(any(), Sharing::Alone).await.unwrap();
         let address = listener.local_address();
         let client = env.offload(move || TcpStream::connect(address).unwrap()).await;
         let (connection, _) = listener.accept().await.unwrap();
@@ -146,7 +146,7 @@ fn what_woken_tasks_start_goes_to_the_kernel_together() {
         });
     }
     core(|env| async move {
-        let listener = env.transport().listen(any()).await.unwrap();
+        let listener = env.transport().listen(any(), Sharing::Alone).await.unwrap();
         let address = listener.local_address();
         let clients = env.offload(move || (0..TASKS).map(|_| TcpStream::connect(address).unwrap()).collect::<Vec<_>>()).await;
         let mut connections = Vec::new();
@@ -201,7 +201,7 @@ fn more_jobs_than_fit_wait_for_room() {
 #[test]
 fn completions_come_while_a_task_keeps_the_core_busy() {
     core(|env| async move {
-        let listener = env.transport().listen(any()).await.unwrap();
+        let listener = env.transport().listen(any(), Sharing::Alone).await.unwrap();
         let address = listener.local_address();
         spawn_echo(&env, listener);
         let stop = Rc::new(Cell::new(false));
@@ -252,7 +252,7 @@ fn an_unregistered_region_is_a_mode_that_works_and_can_be_forbidden() {
         assert!(error.to_string().contains("LimitMEMLOCK"), "{error}");
         core(|env| async move {
             assert!(!env.is_registered());
-            let listener = env.transport().listen(any()).await.unwrap();
+            let listener = env.transport().listen(any(), Sharing::Alone).await.unwrap();
             let address = listener.local_address();
             spawn_echo(&env, listener);
             env.offload(move || {

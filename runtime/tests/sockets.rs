@@ -10,12 +10,12 @@ use std::time::Duration;
 use common::{any, config, core, filled, spawn_echo, until};
 use futures_lite::future::poll_once;
 use runtime::uring::{CoreConfig, Spin, run_core};
-use runtime::{Connection, Env, Listener, SendPart, SendParts, Transport};
+use runtime::{Connection, Env, Listener, SendPart, SendParts, Sharing, Transport};
 
 #[test]
 fn an_echo_over_loopback() {
     core(|env| async move {
-        let listener = env.transport().listen(any()).await.unwrap();
+        let listener = env.transport().listen(any(), Sharing::Alone).await.unwrap();
         let address = listener.local_address();
         spawn_echo(&env, listener);
         let client = env.offload(move || {
@@ -37,7 +37,7 @@ fn an_echo_over_loopback() {
 fn a_spinning_core_echoes_and_its_timers_fire() {
     let config = CoreConfig { spin: Spin::For(Duration::from_micros(50)), ..config() };
     run_core(config, |env| async move {
-        let listener = env.transport().listen(any()).await.unwrap();
+        let listener = env.transport().listen(any(), Sharing::Alone).await.unwrap();
         let address = listener.local_address();
         spawn_echo(&env, listener);
         env.offload(move || {
@@ -57,7 +57,7 @@ fn a_spinning_core_echoes_and_its_timers_fire() {
 #[test]
 fn a_thousand_idle_connections_hold_no_memory() {
     core(|env| async move {
-        let listener = env.transport().listen(any()).await.unwrap();
+        let listener = env.transport().listen(any(), Sharing::Alone).await.unwrap();
         let address = listener.local_address();
         spawn_echo(&env, listener);
         let all = env.region().free_bytes();
@@ -82,7 +82,7 @@ fn a_thousand_idle_connections_hold_no_memory() {
 #[test]
 fn close_ends_what_is_under_way() {
     core(|env| async move {
-        let listener = env.transport().listen(any()).await.unwrap();
+        let listener = env.transport().listen(any(), Sharing::Alone).await.unwrap();
         let address = listener.local_address();
         let mut client = env.offload(move || TcpStream::connect(address).unwrap()).await;
         let (connection, peer) = listener.accept().await.unwrap();
@@ -107,7 +107,7 @@ fn close_ends_what_is_under_way() {
 #[test]
 fn a_blocked_send_ends_when_the_connection_is_closed() {
     core(|env| async move {
-        let listener = env.transport().listen(any()).await.unwrap();
+        let listener = env.transport().listen(any(), Sharing::Alone).await.unwrap();
         let address = listener.local_address();
         let client = env.offload(move || TcpStream::connect(address).unwrap()).await;
         let (connection, _) = listener.accept().await.unwrap();
@@ -129,7 +129,7 @@ fn a_blocked_send_ends_when_the_connection_is_closed() {
 #[test]
 fn dropping_the_last_handle_ends_the_stream() {
     core(|env| async move {
-        let listener = env.transport().listen(any()).await.unwrap();
+        let listener = env.transport().listen(any(), Sharing::Alone).await.unwrap();
         let address = listener.local_address();
         let mut client = env.offload(move || TcpStream::connect(address).unwrap()).await;
         let (connection, _) = listener.accept().await.unwrap();
@@ -144,7 +144,7 @@ fn dropping_the_last_handle_ends_the_stream() {
 #[test]
 fn t90_dropped_connection_to_a_reader_that_reads_nothing_gives_its_memory_back() {
     core(|env| async move {
-        let listener = env.transport().listen(any()).await.unwrap();
+        let listener = env.transport().listen(any(), Sharing::Alone).await.unwrap();
         let address = listener.local_address();
         let client = env.offload(move || TcpStream::connect(address).unwrap()).await;
         let (connection, _) = listener.accept().await.unwrap();
@@ -166,7 +166,7 @@ fn t90_dropped_connection_to_a_reader_that_reads_nothing_gives_its_memory_back()
 #[test]
 fn t91_bytes_of_a_dropped_receive_are_missed_aloud() {
     core(|env| async move {
-        let listener = env.transport().listen(any()).await.unwrap();
+        let listener = env.transport().listen(any(), Sharing::Alone).await.unwrap();
         let address = listener.local_address();
         let mut client = env.offload(move || TcpStream::connect(address).unwrap()).await;
         let (connection, _) = listener.accept().await.unwrap();
@@ -191,7 +191,7 @@ fn t91_bytes_of_a_dropped_receive_are_missed_aloud() {
 #[test]
 fn t96_more_connections_than_a_listener_keeps() {
     core(|env| async move {
-        let listener = env.transport().listen(any()).await.unwrap();
+        let listener = env.transport().listen(any(), Sharing::Alone).await.unwrap();
         let address = listener.local_address();
         let first = env.offload(move || TcpStream::connect(address).unwrap()).await;
         let mut accepted = vec![listener.accept().await.unwrap()];
@@ -208,7 +208,7 @@ fn t96_more_connections_than_a_listener_keeps() {
 #[test]
 fn large_parts_arrive_whole_and_the_kernel_says_that_loopback_copies() {
     core(|env| async move {
-        let listener = env.transport().listen(any()).await.unwrap();
+        let listener = env.transport().listen(any(), Sharing::Alone).await.unwrap();
         let address = listener.local_address();
         let client = env.offload(move || TcpStream::connect(address).unwrap()).await;
         let (connection, _) = listener.accept().await.unwrap();

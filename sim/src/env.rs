@@ -9,8 +9,9 @@ use std::time::Duration;
 
 use protocol::ids::Timestamp;
 use runtime::local::once;
-use runtime::{Canary, Env, Monotonic, Region};
+use runtime::{Canary, Env, Mesh, Monotonic, Region, Seat};
 
+use crate::cores::Cores;
 use crate::disk::{Crash, DiskCounters, DiskFaults, DiskState, Sectors, SimDisk};
 use crate::network::{Network, NetworkFaults, SimConnection, SimTransport};
 use crate::random::Stream;
@@ -64,7 +65,7 @@ pub struct Finished<T> {
     pub steps: u64,
 }
 
-/// One process on one host of the simulated world. A handle.
+/// One core of one process on one host of the simulated world; most processes have one. A handle.
 #[derive(Clone)]
 pub struct SimEnv(Rc<Process>);
 
@@ -83,6 +84,7 @@ struct Process {
     disk: SimDisk,
     transport: SimTransport,
     region: Region,
+    cores: Rc<Cores>,
     offloads: Offloads,
     wall_offset_ms: Rc<Cell<i64>>,
 }
@@ -167,6 +169,10 @@ pub fn try_run<T: 'static, F: Future<Output = T> + 'static>(
     Ok(Finished { value, trace_hash: world.trace_hash(), time_ns: world.now() - start, steps: world.steps() })
 }
 
+fn new_region(options: &Options) -> Region {
+    Region::map(options.region_bytes).expect("the simulated region can be mapped")
+}
+
 impl SimEnv {
     fn first(world: &Rc<World>, options: Rc<Options>) -> SimEnv {
         let hosts = Rc::new(Cell::new(0));
@@ -201,10 +207,41 @@ impl SimEnv {
             owner,
             disk,
             transport,
-            region: Region::map(options.region_bytes).expect("the simulated region can be mapped"),
+            region: new_region(options),
+            cores: Cores::new(world),
             offloads: Offloads::default(),
             wall_offset_ms,
         }))
+    }
+
+    /// The cores of this process, this one first; the others are new. They have one disk and one address, and end together, but each has
+    /// a region and threads of its own. To be called once.
+    #[must_use]
+    pub fn with_cores(&self, cores: usize) -> Vec<SimEnv> {
+        let p = &self.0;
+        let other = |_| {
+            SimEnv(Rc::new(Process {
+                world: p.world.clone(),
+                network: p.network.clone(),
+                options: p.options.clone(),
+                hosts: p.hosts.clone(),
+                host: p.host.clone(),
+                owner: p.owner,
+                disk: p.disk.clone(),
+                transport: p.transport.clone(),
+                region: new_region(&p.options),
+                cores: p.cores.clone(),
+                offloads: Offloads::default(),
+                wall_offset_ms: p.wall_offset_ms.clone(),
+            }))
+        };
+        let all: Vec<SimEnv> = std::iter::once(self.clone()).chain((1..cores).map(other)).collect();
+        if cores > 1 {
+            for core in &all {
+                p.world.collect_each_step(p.owner, core.region().clone());
+            }
+        }
+        all
     }
 
     /// A process on another, new host, with an empty disk.
@@ -356,6 +393,13 @@ impl Env for SimEnv {
             // The process has crashed, and nothing waits any more.
             None => std::future::pending().await,
         }
+    }
+
+    fn join<Q: Send + 'static, R: Send + 'static>(&self, seat: Seat<Q, R>) -> Mesh<Q, R> {
+        let (carrier, arrivals) = self.0.cores.join(seat.core());
+        let (mesh, pump) = seat.take(carrier, arrivals);
+        self.spawn(pump);
+        mesh
     }
 
     fn canary(&self, canary: Canary) -> bool {

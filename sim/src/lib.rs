@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 pub mod checker;
+mod cores;
 pub mod disk;
 pub mod env;
 pub mod network;

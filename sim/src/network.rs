@@ -11,7 +11,7 @@ use std::rc::Rc;
 
 use runtime::local::Notify;
 use runtime::uring::memory::DanglingSlice;
-use runtime::{Chunk, Connection, Listener, SendPart, SendParts, Transport};
+use runtime::{Chunk, Connection, Listener, SendPart, SendParts, Sharing, Transport};
 
 use crate::world::{Owner, World};
 
@@ -27,7 +27,8 @@ pub struct NetworkFaults {
 /// All listeners of the world.
 #[derive(Default)]
 pub(crate) struct Network {
-    listeners: RefCell<BTreeMap<SocketAddr, Rc<ListenerState>>>,
+    /// Several of one address share it.
+    listeners: RefCell<BTreeMap<SocketAddr, Vec<Rc<ListenerState>>>>,
     streams: RefCell<Vec<(Owner, std::rc::Weak<Direction>)>>,
     ports: Cell<u16>,
     pub(crate) faults: Cell<NetworkFaults>,
@@ -36,6 +37,7 @@ pub(crate) struct Network {
 struct ListenerState {
     owner: Owner,
     address: SocketAddr,
+    sharing: Sharing,
     waiting: RefCell<VecDeque<(SimConnection, SocketAddr)>>,
     changed: Notify,
     closed: Cell<bool>,
@@ -114,14 +116,27 @@ struct EndPoint {
 }
 
 impl Network {
+    fn remove(&self, listener: &Rc<ListenerState>) {
+        let mut listeners = self.listeners.borrow_mut();
+        if let Some(there) = listeners.get_mut(&listener.address) {
+            there.retain(|other| !Rc::ptr_eq(other, listener));
+            if there.is_empty() {
+                listeners.remove(&listener.address);
+            }
+        }
+    }
+
     /// The process is gone: its listeners refuse, its streams are reset.
     pub(crate) fn end_owner(&self, owner: Owner) {
-        self.listeners.borrow_mut().retain(|_, listener| {
-            if listener.owner == owner {
-                listener.closed.set(true);
-                listener.changed.notify();
-            }
-            listener.owner != owner
+        self.listeners.borrow_mut().retain(|_, listeners| {
+            listeners.retain(|listener| {
+                if listener.owner == owner {
+                    listener.closed.set(true);
+                    listener.changed.notify();
+                }
+                listener.owner != owner
+            });
+            !listeners.is_empty()
         });
         self.streams.borrow_mut().retain(|(of, direction)| {
             let Some(direction) = direction.upgrade() else { return false };
@@ -138,14 +153,22 @@ impl SimTransport {
         self.world.streams.network.latency(20 * MICROSECOND) * self.network.faults.get().slowness.max(1)
     }
 
+    /// Who gets a connection to `address`; one of those that share it is drawn.
+    fn listener(&self, address: SocketAddr) -> Option<Rc<ListenerState>> {
+        let listeners = self.network.listeners.borrow();
+        match &listeners.get(&address)?[..] {
+            [listener] => Some(listener.clone()),
+            several => Some(several[self.world.streams.network.index(several.len())].clone()),
+        }
+    }
+
     /// Connects to a listener of any host.
     ///
     /// # Errors
     /// `ConnectionRefused` if nobody listens there.
     pub async fn connect(&self, address: SocketAddr) -> io::Result<SimConnection> {
         self.world.sleep(self.latency()).await;
-        let listener = self.network.listeners.borrow().get(&address).cloned();
-        let Some(listener) = listener else { return Err(io::Error::from(io::ErrorKind::ConnectionRefused)) };
+        let Some(listener) = self.listener(address) else { return Err(io::Error::from(io::ErrorKind::ConnectionRefused)) };
         let (there, back) = (Direction::new(), Direction::new());
         {
             let mut streams = self.network.streams.borrow_mut();
@@ -171,24 +194,27 @@ impl Transport for SimTransport {
     type Listener = SimListener;
     type Connection = SimConnection;
 
-    async fn listen(&self, mut address: SocketAddr) -> io::Result<SimListener> {
+    async fn listen(&self, mut address: SocketAddr, sharing: Sharing) -> io::Result<SimListener> {
         if address.port() == 0 {
             let port = self.network.ports.get() + 1;
             self.network.ports.set(port);
             address.set_port(20_000 + port);
         }
         let mut listeners = self.network.listeners.borrow_mut();
-        if listeners.contains_key(&address) {
+        let there = listeners.entry(address).or_default();
+        let shares = |other: &Rc<ListenerState>| other.owner == self.owner && other.sharing != Sharing::Alone;
+        if !there.is_empty() && (sharing != Sharing::Joined || !there.iter().all(shares)) {
             return Err(io::Error::from(io::ErrorKind::AddrInUse));
         }
         let state = Rc::new(ListenerState {
             owner: self.owner,
             address,
+            sharing,
             waiting: RefCell::default(),
             changed: Notify::new(),
             closed: Cell::new(false),
         });
-        listeners.insert(address, state.clone());
+        there.push(state.clone());
         drop(listeners);
         Ok(SimListener { transport: self.clone(), state })
     }
@@ -216,7 +242,7 @@ impl Listener for SimListener {
 
     fn close(&self) {
         self.state.closed.set(true);
-        self.transport.network.listeners.borrow_mut().remove(&self.state.address);
+        self.transport.network.remove(&self.state);
         self.state.changed.notify();
         for (connection, _) in std::mem::take(&mut *self.state.waiting.borrow_mut()) {
             connection.close();

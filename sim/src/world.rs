@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 
+use runtime::Region;
 use runtime::local::{OnceReceiver, once};
 
 use crate::random::{Stream, mix};
@@ -38,6 +39,7 @@ pub(crate) struct Streams {
     pub network: Stream,
     pub environment: Stream,
     pub workload: Stream,
+    pub mesh: Stream,
 }
 
 /// One deterministic world.
@@ -47,6 +49,8 @@ pub struct World {
     steps: Cell<u64>,
     events: RefCell<BTreeMap<(u64, u64), Event>>,
     tasks: RefCell<BTreeMap<u64, Task>>,
+    /// Of processes with several cores: what one has lent may come back at any step.
+    regions: RefCell<Vec<(Owner, Region)>>,
     ready: Arc<ReadyQueue>,
     pub(crate) streams: Streams,
     hash: Cell<u64>,
@@ -114,6 +118,7 @@ impl World {
             steps: Cell::new(0),
             events: RefCell::default(),
             tasks: RefCell::default(),
+            regions: RefCell::default(),
             ready: Arc::default(),
             streams: Streams {
                 scheduler: Stream::new(seed, "scheduler"),
@@ -122,6 +127,7 @@ impl World {
                 network: Stream::new(seed, "network"),
                 environment: Stream::new(seed, "environment"),
                 workload: Stream::new(seed, "workload"),
+                mesh: Stream::new(seed, "mesh"),
             },
             hash: Cell::new(mix(seed)),
             print,
@@ -200,10 +206,17 @@ impl World {
             ids.iter().filter_map(|id| tasks.remove(id)).collect()
         };
         drop(dead);
+        self.regions.borrow_mut().retain(|&(of, _)| of != owner);
+    }
+
+    /// Takes in what comes back to `region` after each step, as a core's driver does each turn.
+    pub(crate) fn collect_each_step(&self, owner: Owner, region: Region) {
+        self.regions.borrow_mut().push((owner, region));
     }
 
     /// Drops all tasks and events: they hold handles of this world.
     pub(crate) fn clear(&self) {
+        self.regions.take();
         loop {
             let tasks = std::mem::take(&mut *self.tasks.borrow_mut());
             let events = std::mem::take(&mut *self.events.borrow_mut());
@@ -222,6 +235,9 @@ impl World {
                 return Err(RunError::Limit { now_ns: self.now.get(), steps: self.steps.get() });
             }
             self.steps.set(self.steps.get() + 1);
+            for (_, region) in &*self.regions.borrow() {
+                region.collect();
+            }
             if self.fire_due() || self.poll_one() {
                 continue;
             }

@@ -20,7 +20,7 @@ use protocol::limits::BLOCK_BYTES;
 use protocol::native::{Kind, ProduceReply, ProduceResult};
 use runtime::local::Notify;
 use runtime::uring::{CoreConfig, RingConnection, RingEnv, run_core};
-use runtime::{Connection, Disk, Durability, Env, File, Listener, SendPart, SendParts, Transport};
+use runtime::{Connection, Disk, Durability, Env, File, Listener, SendPart, SendParts, Sharing, Transport};
 
 use crate::wire::Wire;
 
@@ -87,7 +87,7 @@ async fn serve(env: RingEnv, path: PathBuf, address: mpsc::Sender<SocketAddr>) -
     }
     file.flush().await?;
 
-    let listener = env.transport().listen(SocketAddr::from(([127, 0, 0, 1], 0))).await?;
+    let listener = env.transport().listen(SocketAddr::from(([127, 0, 0, 1], 0)), Sharing::Alone).await?;
     address.send(listener.local_address())?;
     let (connection, _) = listener.accept().await?;
     let (requests, arrived) = (Rc::new(Requests::default()), Rc::new(Notify::new()));

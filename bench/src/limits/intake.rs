@@ -12,7 +12,7 @@ use std::sync::mpsc;
 use anyhow::{Context, Result, anyhow};
 use runtime::local::Notify;
 use runtime::uring::{CoreConfig, RingConnection, RingEnv, run_core};
-use runtime::{Chunk, ChunkSlice, Connection, Disk, Durability, Env, File, Listener, SendPart, SendParts, Transport};
+use runtime::{Chunk, ChunkSlice, Connection, Disk, Durability, Env, File, Listener, SendPart, SendParts, Sharing, Transport};
 
 use crate::machine::{self, CpuTicks};
 
@@ -97,7 +97,7 @@ async fn take_in(env: RingEnv, path: std::path::PathBuf, bytes: u64, address: mp
     let file = Rc::new(env.disk().file(path, true));
     file.allocate(0, bytes).await?;
     file.flush().await?;
-    let listener = env.transport().listen(SocketAddr::from(([127, 0, 0, 1], 0))).await?;
+    let listener = env.transport().listen(SocketAddr::from(([127, 0, 0, 1], 0)), Sharing::Alone).await?;
     address.send(listener.local_address())?;
     let (connection, _) = listener.accept().await?;
     let finished = Rc::new(Notify::new());

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 use runtime::uring::{CoreConfig, RingEnv, run_core};
-use runtime::{ChunkSlice, Connection, Env, Listener, SendPart, SendParts, Transport};
+use runtime::{ChunkSlice, Connection, Env, Listener, SendPart, SendParts, Sharing, Transport};
 
 use crate::machine;
 
@@ -55,7 +55,7 @@ pub fn run(broker_cpu: usize, generator_cpu: usize, load: SendLoad) -> Result<f6
 }
 
 async fn send_until_closed(env: RingEnv, sockets: usize, range_bytes: usize, address: mpsc::Sender<SocketAddr>) -> Result<()> {
-    let listener = env.transport().listen(SocketAddr::from(([127, 0, 0, 1], 0))).await?;
+    let listener = env.transport().listen(SocketAddr::from(([127, 0, 0, 1], 0)), Sharing::Alone).await?;
     address.send(listener.local_address())?;
     let mut range = Vec::new();
     for _ in 0..range_bytes.div_ceil(SEND_BYTES) {

@@ -1,6 +1,6 @@
 //! One core: a glommio executor on a thread (pinned or not), one ring, one region; and [`RingEnv`], the core's [`Env`].
 //!
-//! [`run_core`] is called by broker (a thread per core), bench and tests. It makes everything on the calling thread, runs the given
+//! [`run_core`] is called by bench and tests, and for each of several cores by [`super::run_cores`]. It makes everything on the calling thread, runs the given
 //! future, then stops: tasks are dropped, operations end, and only then the ring and the region go.
 //!
 //! What the machine doesn't give is an error that says which limit, how much is needed and how to mend it; the one mode that is less
@@ -10,6 +10,7 @@ use std::cell::Cell;
 use std::future::Future;
 use std::io;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use glommio::{LocalExecutorBuilder, Placement, PoolPlacement};
@@ -17,6 +18,7 @@ use protocol::ids::Timestamp;
 use protocol::limits;
 use rustix::thread::CpuSet;
 
+use super::cores::Member;
 use super::disk::RingDisk;
 use super::memory::Region;
 use super::metrics::Metrics;
@@ -26,8 +28,11 @@ use super::ring::{Driven, Ring, RingConfig, build, now_nanos};
 use super::socket::{RingTransport, SocketConfig};
 use super::tasks::{Tasks, spawn_later};
 use super::timers::Timers;
+use super::waking::{EndAtDrop, Endings, RingCarrier, Waking};
 use crate::clock::Monotonic;
 use crate::env::Env;
+use crate::mesh::bell::{Bell, Closer};
+use crate::mesh::{Mesh, Seat};
 
 /// How long a core looks for completions by itself before it sleeps until the kernel wakes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -146,6 +151,8 @@ struct Core {
     tasks: Tasks,
     timers: Timers,
     pool: Pool,
+    waking: Waking,
+    endings: Endings,
     random: Cell<u64>,
 }
 
@@ -155,6 +162,20 @@ struct Core {
 /// # Errors
 /// [`CoreError`], if the machine doesn't give what a core needs; nothing is left behind then.
 pub fn run_core<T, F>(config: CoreConfig, main: impl FnOnce(RingEnv) -> F + 'static) -> Result<T, CoreError>
+where
+    T: 'static,
+    F: Future<Output = T> + 'static,
+{
+    let value = run_among(config, None, main)?;
+    Ok(value.expect("a core alone runs"))
+}
+
+/// The same for one of several cores, if it is one. Nothing, if another one couldn't be made.
+pub(super) fn run_among<T, F>(
+    config: CoreConfig,
+    member: Option<Member>,
+    main: impl FnOnce(RingEnv) -> F + 'static,
+) -> Result<Option<T>, CoreError>
 where
     T: 'static,
     F: Future<Output = T> + 'static,
@@ -177,12 +198,19 @@ where
             None => CoreError::Executor(error.to_string()),
         })?;
     let processors = before;
+    let endings = Endings::default();
+    let _end = EndAtDrop(endings.clone());
     let result = executor.run(async move {
-        let (core, driver) = Driver::start(&config, processors)?;
+        let (core, driver) = Driver::start(&config, processors, endings)?;
         let tasks = core.0.tasks.clone();
         let whole = async move {
-            let value = main(core.clone()).await;
-            driver.stop(core).await;
+            let mut member = member;
+            let value = if member.as_mut().is_none_or(Member::built) { Some(main(core.clone()).await) } else { None };
+            let stopped = driver.stop(core).await;
+            if let Some(member) = member {
+                member.ended();
+            }
+            drop(stopped);
             value
         };
         Ok(tasks.counted(whole).await)
@@ -212,7 +240,7 @@ struct Driver {
 }
 
 impl Driver {
-    fn start(config: &CoreConfig, processors: Option<CpuSet>) -> Result<(RingEnv, Driver), CoreError> {
+    fn start(config: &CoreConfig, processors: Option<CpuSet>, endings: Endings) -> Result<(RingEnv, Driver), CoreError> {
         let system = |error: io::Error| CoreError::Executor(error.to_string());
         let region =
             Region::map(config.memory_bytes).map_err(|source| CoreError::Region { bytes: config.memory_bytes, source })?;
@@ -233,15 +261,18 @@ impl Driver {
             Spin::Always => u64::MAX,
         };
         let driver = Driver { stopping: Rc::default() };
-        let driven = Driven { tasks: tasks.clone(), timers: timers.clone(), spin_nanos };
+        let bell = Bell::new(ring.duplicate().map_err(system)?, pool.bell().clone());
+        let waking = Waking::new(Arc::new(bell), region.clone());
+        let driven = Driven { tasks: tasks.clone(), timers: timers.clone(), waking: waking.clone(), spin_nanos };
         spawn_later(ring.clone().run_driver(driven, driver.stopping.clone()));
         tasks.spawn(pool.clone().deliver());
-        Ok((RingEnv(Rc::new(Core { ring, region, disk, transport, tasks, timers, pool, random })), driver))
+        Ok((RingEnv(Rc::new(Core { ring, region, disk, transport, tasks, timers, pool, waking, endings, random })), driver))
     }
 
-    /// Ends everything that runs on the core, in the order that keeps memory valid.
-    async fn stop(self, core: RingEnv) {
+    /// Ends everything that runs on the core, in the order that keeps memory valid. What is given back goes last.
+    async fn stop(self, core: RingEnv) -> Option<RingEnv> {
         core.0.tasks.stop().await;
+        core.0.endings.end();
         core.0.ring.cancel_endless();
         let start = core.now();
         let mut patient = true;
@@ -258,7 +289,9 @@ impl Driver {
         if in_use > 0 {
             tracing::warn!(in_use, "the kernel still has operations of a stopped core; their memory is kept");
             std::mem::forget(core);
+            return None;
         }
+        Some(core)
     }
 }
 
@@ -358,6 +391,16 @@ impl Env for RingEnv {
 
     fn yield_now(&self) -> impl Future<Output = ()> {
         futures_lite::future::yield_now()
+    }
+
+    fn join<Q: Send + 'static, R: Send + 'static>(&self, seat: Seat<Q, R>) -> Mesh<Q, R> {
+        let (hub, core) = (seat.hub().clone(), seat.core());
+        self.0.endings.add(Closer { hub: hub.clone(), core });
+        hub.install(core, self.0.waking.bell().clone());
+        let carrier = RingCarrier { ring: self.0.ring.clone(), hub };
+        let (mesh, pump) = seat.take(carrier, self.0.waking.arrivals().clone());
+        self.0.tasks.spawn(pump);
+        mesh
     }
 
     async fn offload<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> T {

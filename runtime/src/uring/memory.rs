@@ -7,17 +7,20 @@
 //! Invariants:
 //! - A chunk has one owner, [`Chunk`], that may write behind `filled`; bytes below `filled` are published and never change
 //!   while any [`ChunkSlice`] of the chunk lives.
-//! - Memory returns to the region when the owner and the last slice are gone. An operation of the kernel holds a slice (or the
+//! - Memory returns to the region when the owner, the last slice and the last loan of one ([`super::lending`]) are gone. An operation of the kernel holds a slice (or the
 //!   chunk) until its completion, so memory in flight is never free.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::fmt;
 use std::io;
 use std::ops::{Deref, Range};
 use std::ptr::NonNull;
 use std::rc::Rc;
+use std::sync::Arc;
 
+use super::lending::Lending;
 use crate::local::Notify;
+use crate::mesh::bell::Bell;
 
 /// Smallest chunk, and the alignment of every chunk, in bytes: the block of direct I/O.
 pub const BLOCK_BYTES: usize = 4096;
@@ -31,13 +34,19 @@ const NONE: u32 = u32::MAX;
 
 /// All memory that a core's disk and network operations read from and write to. A handle: clones are the same region.
 #[derive(Clone)]
-pub struct Region(Rc<RegionInner>);
+pub struct Region(pub(super) Rc<RegionInner>);
 
-struct RegionInner {
+pub(super) struct RegionInner {
     base: NonNull<u8>,
     bytes: usize,
     buddy: RefCell<Buddy>,
-    freed: Notify,
+    /// Chunks that are not free: each keeps the mapping.
+    chunks: Cell<usize>,
+    /// What other cores have of it, since the first time.
+    pub(super) lending: OnceCell<Lending>,
+    /// What wakes the region's core.
+    pub(super) bell: OnceCell<Arc<Bell>>,
+    pub(super) freed: Notify,
     /// Bytes of the chunks that unfinished sends hold, each chunk counted once.
     held_bytes: Cell<usize>,
 }
@@ -51,13 +60,13 @@ pub struct Chunk {
 /// A range of published bytes of a chunk; keeps the chunk's memory from being freed.
 #[derive(Clone)]
 pub struct ChunkSlice {
-    memory: Rc<Allocation>,
+    pub(super) memory: Rc<Allocation>,
     start: u32,
     length: u32,
 }
 
-struct Allocation {
-    region: Rc<RegionInner>,
+pub(super) struct Allocation {
+    pub(super) region: Rc<RegionInner>,
     block: u32,
     order: u8,
     /// Unfinished sends that read this chunk.
@@ -109,8 +118,16 @@ impl Region {
             libc::madvise(aligned as *mut libc::c_void, bytes, libc::MADV_HUGEPAGE);
         }
         let base = NonNull::new(aligned as *mut u8).ok_or_else(|| io::Error::other("mmap gave address zero"))?;
-        let buddy = RefCell::new(Buddy::new(bytes));
-        Ok(Region(Rc::new(RegionInner { base, bytes, buddy, freed: Notify::new(), held_bytes: Cell::new(0) })))
+        Ok(Region(Rc::new(RegionInner {
+            base,
+            bytes,
+            buddy: RefCell::new(Buddy::new(bytes)),
+            chunks: Cell::new(0),
+            lending: OnceCell::new(),
+            bell: OnceCell::new(),
+            freed: Notify::new(),
+            held_bytes: Cell::new(0),
+        })))
     }
 
     /// A chunk of at least `bytes` (rounded up to a power of two, 4 KiB at least), or `None` if no free piece is large enough.
@@ -120,8 +137,10 @@ impl Region {
     #[must_use]
     pub fn take(&self, bytes: usize) -> Option<Chunk> {
         assert!(bytes <= CHUNK_BYTES_MAX, "a chunk of {bytes} bytes was asked for, {CHUNK_BYTES_MAX} is the largest");
+        self.collect();
         let order = order_of(bytes);
         let block = self.0.buddy.borrow_mut().take(order)?;
+        self.0.chunks.set(self.0.chunks.get() + 1);
         let memory = Allocation { region: self.0.clone(), block, order: small_order(order), holds: Cell::new(0) };
         Some(Chunk { memory: Rc::new(memory), filled: 0 })
     }
@@ -135,6 +154,7 @@ impl Region {
     /// Bytes not lent out.
     #[must_use]
     pub fn free_bytes(&self) -> usize {
+        self.collect();
         self.0.buddy.borrow().free_blocks * BLOCK_BYTES
     }
 
@@ -167,9 +187,27 @@ impl fmt::Debug for Region {
     }
 }
 
+impl Drop for Region {
+    fn drop(&mut self) {
+        // The last handle: all others are of chunks.
+        if Rc::strong_count(&self.0) == self.0.chunks.get() + 1 {
+            self.collect();
+            let loans = self.loans();
+            if loans > 0 {
+                tracing::warn!(
+                    loans,
+                    bytes = self.0.bytes,
+                    "other cores still have memory of a region that has gone; its mapping is kept"
+                );
+            }
+        }
+    }
+}
+
 impl Drop for RegionInner {
     fn drop(&mut self) {
-        // SAFETY: the mapping was made in `map` with this base and length; every chunk holds an Rc of the region, so none is left.
+        // SAFETY: the mapping was made in `map` with this base and length; every chunk holds an Rc of the region, so none is left. What is
+        // lent out is a chunk's slice, held by the region itself: as long as a loan is out, this doesn't run.
         unsafe {
             libc::munmap(self.base.as_ptr().cast(), self.bytes);
         }
@@ -189,6 +227,7 @@ impl Allocation {
 impl Drop for Allocation {
     fn drop(&mut self) {
         self.region.buddy.borrow_mut().give(self.block, self.order as usize);
+        self.region.chunks.set(self.region.chunks.get() - 1);
         self.region.freed.notify();
     }
 }
@@ -459,7 +498,7 @@ impl fmt::Debug for ChunkSlice {
     }
 }
 
-fn small(value: usize) -> u32 {
+pub(super) fn small(value: usize) -> u32 {
     u32::try_from(value).expect("a chunk is at most 16 MiB")
 }
 

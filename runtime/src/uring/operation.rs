@@ -8,6 +8,8 @@
 //! - EINTR and EAGAIN are submitted again; short reads, writes and sends are continued; every other error is final.
 //! - A send without a copy that the kernel refuses (no memory for the notification, not supported) is sent again as a copy.
 
+mod send;
+
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::ffi::CString;
@@ -18,12 +20,13 @@ use std::sync::Arc;
 use std::task::Waker;
 
 use protocol::limits::{ACCEPTED_CONNECTIONS_WAITING_MAX, BLOCK_BYTES};
-use smallvec::SmallVec;
 
 use super::descriptors::Pin;
-use super::memory::{Chunk, ChunkSlice, Hold};
+use super::memory::{Chunk, ChunkSlice};
 use super::ring::RegisteredFile;
-use crate::transport::{SendPart, SendParts};
+use crate::mesh::bell::Bell;
+
+pub(super) use send::Send;
 
 /// IORING_CQE_F_MORE: this operation posts more completions.
 pub(super) const FLAG_MORE: u32 = 1 << 1;
@@ -58,6 +61,7 @@ pub(super) enum Submission {
     SendMessage { target: Target, message: *const libc::msghdr, more: bool },
     SendZeroCopy { target: Target, memory: Memory, more: bool },
     Accept { target: Target },
+    Knock { ring: i32 },
     Cancel { user_data: u64 },
 }
 
@@ -137,22 +141,6 @@ pub(super) struct Write {
     pub(super) done: usize,
 }
 
-pub(super) struct Send {
-    pub(super) socket: Rc<Socket>,
-    parts: SendParts,
-    holds: SmallVec<[Hold; 4]>,
-    part: usize,
-    offset: usize,
-    zero_copy: bool,
-    /// The step under way was refused without a copy and goes again as a copy.
-    copy_this_step: bool,
-    /// Bytes counted in `socket.zero_copy_bytes` for this send, and the parts that they are of.
-    held: usize,
-    counted_parts: usize,
-    /// Counted in `socket.sends`.
-    under_way: bool,
-}
-
 /// Connections that a listening socket has accepted and nobody has taken yet.
 pub(super) struct AcceptQueue {
     pub(super) socket: Rc<Socket>,
@@ -196,13 +184,17 @@ pub(super) enum Operation {
     Accept {
         queue: Rc<AcceptQueue>,
     },
+    /// Wakes another core that sleeps in its ring.
+    Knock {
+        bell: Arc<Bell>,
+    },
 }
 
 impl Submission {
-    /// What it works on, but for names and cancellations.
+    /// What it works on, but for names, other rings and cancellations.
     pub(super) fn target(&self) -> Option<Target> {
         match *self {
-            Submission::Open { .. } | Submission::Cancel { .. } => None,
+            Submission::Open { .. } | Submission::Knock { .. } | Submission::Cancel { .. } => None,
             Submission::Read { target, .. }
             | Submission::Write { target, .. }
             | Submission::Flush { target }
@@ -304,6 +296,7 @@ impl Operation {
             },
             Operation::Send(send) => send.submission(message.get_or_insert_with(Message::new), rules),
             Operation::Accept { queue } => Submission::Accept { target: queue.socket.target() },
+            Operation::Knock { bell } => Submission::Knock { ring: bell.ring_number() },
         }
     }
 
@@ -362,10 +355,11 @@ impl Operation {
 
     /// Nobody has taken the finished result.
     pub(super) fn forget(&mut self, result: &io::Result<usize>) {
-        if let (Operation::Receive { socket, .. }, Ok(count)) = (self, result)
-            && *count > 0
-        {
-            socket.bytes_lost.set(true);
+        match (self, result) {
+            (Operation::Receive { socket, .. }, Ok(1..)) => socket.bytes_lost.set(true),
+            // The other ring takes no more completions now, or has ended: the core, if it is there, is woken in the slower way.
+            (Operation::Knock { bell }, Err(_)) => bell.sound_alarm(),
+            _ => {}
         }
     }
 }
@@ -410,146 +404,6 @@ impl Write {
         }
         self.done = done;
         Step::Again
-    }
-}
-
-impl Send {
-    pub(super) fn new(socket: Rc<Socket>, parts: SendParts) -> Send {
-        let holds = parts
-            .iter()
-            .filter_map(|part| match part {
-                SendPart::Chunk(slice) => Some(Hold::new(slice.clone())),
-                SendPart::Owned(_) => None,
-            })
-            .collect();
-        socket.sends.set(socket.sends.get() + 1);
-        let mut send = Send {
-            socket,
-            parts,
-            holds,
-            part: 0,
-            offset: 0,
-            zero_copy: false,
-            copy_this_step: false,
-            held: 0,
-            counted_parts: 0,
-            under_way: true,
-        };
-        send.skip(0);
-        send
-    }
-
-    /// Whether nothing is left to send.
-    pub(super) fn is_done(&self) -> bool {
-        self.part == self.parts.len()
-    }
-
-    fn submission(&mut self, message: &mut Message, rules: &ZeroCopyRules) -> Submission {
-        let target = self.socket.target();
-        self.zero_copy = !self.copy_this_step && self.may_zero_copy(self.part, self.offset, rules);
-        let more = self.part + 1 < self.parts.len();
-        if self.zero_copy
-            && let SendPart::Chunk(slice) = &self.parts[self.part]
-        {
-            let rest = &slice[self.offset..];
-            let memory = Memory { address: rest.as_ptr().cast_mut(), length: short(rest.len()), entry: slice.entry() };
-            if self.counted_parts <= self.part {
-                self.counted_parts = self.part + 1;
-                self.held += rest.len();
-                self.socket.zero_copy_bytes.set(self.socket.zero_copy_bytes.get() + rest.len());
-            }
-            return Submission::SendZeroCopy { target, memory, more };
-        }
-        let mut count = 0;
-        let mut offset = self.offset;
-        for (index, part) in self.parts.iter().enumerate().skip(self.part).take(MESSAGE_PARTS_MAX) {
-            if count > 0 && self.may_zero_copy(index, 0, rules) {
-                break;
-            }
-            let bytes = &part.as_bytes()[offset..];
-            message.parts[count] = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
-            count += 1;
-            offset = 0;
-        }
-        message.header.msg_iov = message.parts.as_mut_ptr();
-        message.header.msg_iovlen = count;
-        Submission::SendMessage { target, message: &message.header, more: self.part + count < self.parts.len() }
-    }
-
-    fn may_zero_copy(&self, part: usize, offset: usize, rules: &ZeroCopyRules) -> bool {
-        let SendPart::Chunk(slice) = &self.parts[part] else { return false };
-        let length = slice.len() - offset;
-        rules.enabled
-            && length >= rules.bytes_min
-            && !self.socket.plain_only.get()
-            && self.socket.zero_copy_bytes.get() + length <= rules.bytes_per_connection_max
-            && slice.region_held_bytes() <= slice.region_bytes() / rules.region_divisor
-    }
-
-    fn advance(&mut self, result: i32) -> Step {
-        let step = self.step(result);
-        if matches!(step, Step::Finished(_)) {
-            self.ended();
-        }
-        step
-    }
-
-    fn step(&mut self, result: i32) -> Step {
-        if result == -libc::EINTR || result == -libc::EAGAIN {
-            return Step::Again;
-        }
-        let refused = [libc::ENOBUFS, libc::ENOMEM, libc::EOPNOTSUPP, libc::EINVAL];
-        if self.zero_copy && !self.socket.closed.get() && refused.contains(&-result) {
-            self.copy_this_step = true;
-            self.socket.plain_only.set(self.socket.plain_only.get() || result != -libc::ENOBUFS);
-            return Step::Again;
-        }
-        let Ok(count) = usize::try_from(result) else {
-            let error = if self.socket.closed.get() { closed() } else { io::Error::from_raw_os_error(-result) };
-            return Step::Finished(Err(error));
-        };
-        if count == 0 {
-            return Step::Finished(Err(io::ErrorKind::WriteZero.into()));
-        }
-        self.copy_this_step = false;
-        self.skip(count);
-        if self.is_done() { Step::Finished(Ok(0)) } else { Step::Again }
-    }
-
-    /// Moves the cursor over `count` sent bytes and over empty parts.
-    fn skip(&mut self, mut count: usize) {
-        while self.part < self.parts.len() {
-            let left = self.parts[self.part].as_bytes().len() - self.offset;
-            if count < left {
-                self.offset += count;
-                return;
-            }
-            count -= left;
-            self.part += 1;
-            self.offset = 0;
-        }
-        assert!(count == 0, "the kernel sent {count} bytes more than there were");
-    }
-
-    /// The kernel has taken all bytes, or won't.
-    fn ended(&mut self) {
-        if std::mem::take(&mut self.under_way) {
-            self.socket.sends.set(self.socket.sends.get() - 1);
-        }
-    }
-
-    /// The kernel reads nothing of this send any more.
-    pub(super) fn release(&mut self) {
-        let bytes = &self.socket.zero_copy_bytes;
-        bytes.set(bytes.get() - self.held);
-        self.held = 0;
-        self.holds.clear();
-    }
-}
-
-impl Drop for Send {
-    fn drop(&mut self) {
-        self.ended();
     }
 }
 

@@ -19,6 +19,8 @@ use super::operation::{
 
 /// The user data of cancellations; their own completions say nothing.
 const CANCELLATION: u64 = u64::MAX;
+/// The user data of another core's knock, which this ring hasn't asked for; it has done all it can when it wakes the core.
+pub(super) const KNOCK: u64 = u64::MAX - 1;
 
 /// Names an operation until its slot is free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -173,7 +175,7 @@ impl Operations {
 
     /// Takes one completion.
     pub(super) fn complete(&mut self, completion: Completion) {
-        if completion.user_data == CANCELLATION {
+        if [CANCELLATION, KNOCK].contains(&completion.user_data) {
             return;
         }
         let id = id_of(completion.user_data);
@@ -307,7 +309,7 @@ impl Operations {
         assert!(slot.result.is_none(), "a result that nobody took is in a free slot");
         self.finished.extend(slot.operation.take());
         slot.generation = slot.generation.wrapping_add(1);
-        // The user data of cancellations is never that of a slot.
+        // The user data of cancellations and knocks is never that of a slot.
         if slot.generation == u32::MAX {
             slot.generation = 0;
         }

@@ -115,6 +115,11 @@ impl Pool {
         }
     }
 
+    /// The eventfd that the core's ring waits for, as long as the pool is asked what is done.
+    pub(super) fn bell(&self) -> &Arc<OwnedFd> {
+        &self.0.bell
+    }
+
     fn give(&self, job: Job) {
         let mut threads = self.0.threads.borrow_mut();
         if threads.len() < self.0.threads_max.min(self.0.waiting.borrow().len()) {

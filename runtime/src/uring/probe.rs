@@ -102,6 +102,7 @@ fn probe_ring(ring: &IoUring) -> RingProbe {
         ("sendmsg", opcode::SendMsg::CODE),
         ("send_zc", opcode::SendZc::CODE),
         ("accept", opcode::Accept::CODE),
+        ("msg_ring", opcode::MsgRingData::CODE),
         ("async_cancel", opcode::AsyncCancel::CODE),
     ]
     .into_iter()

@@ -7,7 +7,7 @@
 //!
 //! Invariants:
 //! - The driver sleeps only when nothing is ready: the queue is first in, first out, so a task that is ready when the driver goes to its
-//!   end has run when the driver comes up again, and is seen in the count of polls. From outside only the ring wakes a core.
+//!   end has run when the driver comes up again, and is seen in the count of polls. From outside only the ring wakes a core; other cores do it through [`super::waking`].
 //! - An operation waits at most [`SUBMIT_DELAY_NANOS_MAX`] or [`SUBMIT_QUEUED_MAX`] others before it reaches the kernel, if operations
 //!   go on being started; else until no task is ready, but no longer than [`GATHER_NANOS_MAX`] and one round of the tasks.
 //! - No waker is called, and nothing that an operation owned is dropped, while the state is borrowed.
@@ -15,7 +15,7 @@
 use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -25,9 +25,10 @@ use io_uring::{IoUring, opcode, squeue};
 
 use super::memory::Region;
 use super::operation::{Completion, Operation, Submission, Target, ZeroCopyRules};
-use super::operations::{Counts, OperationId, Operations, Outcome};
+use super::operations::{Counts, KNOCK, OperationId, Operations, Outcome};
 use super::tasks::Tasks;
 use super::timers::Timers;
+use super::waking::Waking;
 use crate::local::Notify;
 
 /// Operations that wait in the outbox before one that is started takes them to the kernel at once.
@@ -129,6 +130,14 @@ impl Ring {
     /// Whether the region is registered.
     pub(super) fn is_registered(&self) -> bool {
         self.0.state.borrow().registered
+    }
+
+    /// Another descriptor of the ring, by which others can knock as long as it is open.
+    pub(super) fn duplicate(&self) -> io::Result<OwnedFd> {
+        let state = self.0.state.borrow();
+        // SAFETY: the descriptor is the ring's, which the borrow keeps.
+        let ring = unsafe { BorrowedFd::borrow_raw(state.uring.as_raw_fd()) };
+        Ok(rustix::io::fcntl_dupfd_cloexec(ring, 0)?)
     }
 
     /// Lets the kernel's worker threads of this ring run on `processors`, not only where the core is pinned.
@@ -264,6 +273,7 @@ impl Ring {
                 return Poll::Ready(());
             }
             let polls_before = std::mem::replace(&mut polls, driven.tasks.polls());
+            let rung = driven.waking.look();
             if polls != polls_before && self.gathers() {
                 context.waker().wake_by_ref();
                 return Poll::Pending;
@@ -271,10 +281,10 @@ impl Ring {
             let turn = self.turn();
             let now = now_nanos();
             let fired = driven.timers.fire(now);
-            if turn.active || turn.unfinished {
+            if turn.active || turn.unfinished || rung {
                 active_at = now;
             } else if !fired && polls == polls_before && now.saturating_sub(active_at) >= driven.spin_nanos {
-                self.sleep(driven.timers.next_due().saturating_sub(now));
+                driven.waking.asleep(|| self.sleep(driven.timers.next_due().saturating_sub(now)));
             }
             context.waker().wake_by_ref();
             Poll::Pending
@@ -330,6 +340,7 @@ impl Ring {
 pub(super) struct Driven {
     pub(super) tasks: Tasks,
     pub(super) timers: Timers,
+    pub(super) waking: Waking,
     /// How long it looks for completions after the last one before it sleeps.
     pub(super) spin_nanos: u64,
 }
@@ -514,6 +525,7 @@ fn translate_number(submission: Submission, registered: bool) -> squeue::Entry {
                 .build()
         }
         Submission::Accept { target } => opcode::AcceptMulti::new(Fd(target.number)).flags(libc::SOCK_CLOEXEC).build(),
+        Submission::Knock { ring } => opcode::MsgRingData::new(Fd(ring), 0, KNOCK, None).build(),
         Submission::Cancel { user_data } => opcode::AsyncCancel::new(user_data).build(),
     }
 }

@@ -18,7 +18,7 @@ use super::memory::Chunk;
 use super::operation::{AcceptQueue, Operation, Send, Socket, closed};
 use super::operations::OperationId;
 use super::ring::Ring;
-use crate::transport::{Connection, Listener, SendParts, Transport};
+use crate::transport::{Connection, Listener, SendParts, Sharing, Transport};
 
 /// How sockets are set up.
 #[derive(Clone, Copy, Debug)]
@@ -79,8 +79,8 @@ impl Transport for RingTransport {
     type Listener = RingListener;
     type Connection = RingConnection;
 
-    async fn listen(&self, address: SocketAddr) -> io::Result<RingListener> {
-        let listener = bind(address, self.config.backlog)
+    async fn listen(&self, address: SocketAddr, sharing: Sharing) -> io::Result<RingListener> {
+        let listener = listen(address, sharing, self.config.backlog)
             .map_err(|error| io::Error::new(error.kind(), format!("listening on {address}: {error}")))?;
         let address = listener.local_addr()?;
         let descriptor = OwnedFd::from(listener);
@@ -227,12 +227,22 @@ fn connection(ring: &Ring, config: &SocketConfig, descriptor: OwnedFd) -> io::Re
     Ok(RingConnection(Rc::new(Handle { ring: ring.clone(), socket: Rc::new(Socket::new(descriptor, registered)) })))
 }
 
-fn bind(address: SocketAddr, backlog: i32) -> io::Result<TcpListener> {
-    use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, listen, socket_with};
+/// An address that others share can't be seen to be taken: so the first looks for it alone before.
+fn listen(address: SocketAddr, sharing: Sharing, backlog: i32) -> io::Result<TcpListener> {
+    if sharing == Sharing::First && address.port() != 0 {
+        drop(bind(address, false)?);
+    }
+    let socket = bind(address, sharing != Sharing::Alone)?;
+    rustix::net::listen(&socket, backlog)?;
+    Ok(TcpListener::from(socket))
+}
+
+fn bind(address: SocketAddr, shared: bool) -> io::Result<OwnedFd> {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with};
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let socket = socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     sockopt::set_socket_reuseaddr(&socket, true)?;
+    sockopt::set_socket_reuseport(&socket, shared)?;
     bind(&socket, &address)?;
-    listen(&socket, backlog)?;
-    Ok(TcpListener::from(socket))
+    Ok(socket)
 }

@@ -211,10 +211,10 @@ fn a_future_that_never_ends_is_a_deadlock() {
 
 #[test]
 fn streams_deliver_in_order_and_slow_readers_stop_senders() {
-    use runtime::{Connection, Listener, Transport};
+    use runtime::{Connection, Listener, Sharing, Transport};
     for seed in 0..20 {
         run(seed, |env| async move {
-            let listener = env.transport().listen("10.0.0.1:0".parse().unwrap()).await.unwrap();
+            let listener = env.transport().listen("10.0.0.1:0".parse().unwrap(), Sharing::Alone).await.unwrap();
             let address = listener.local_address();
             let client = env.clone();
             env.spawn_client(async move {
@@ -244,9 +244,9 @@ fn streams_deliver_in_order_and_slow_readers_stop_senders() {
 
 #[test]
 fn a_crash_resets_streams() {
-    use runtime::{Listener, Transport};
+    use runtime::{Listener, Sharing, Transport};
     run(9, |env| async move {
-        let listener = env.transport().listen("10.0.0.1:9090".parse().unwrap()).await.unwrap();
+        let listener = env.transport().listen("10.0.0.1:9090".parse().unwrap(), Sharing::Alone).await.unwrap();
         let serving = env.clone();
         env.spawn(async move {
             let (connection, _) = listener.accept().await.unwrap();
@@ -258,5 +258,39 @@ fn a_crash_resets_streams() {
         env.crash(Crash::Kill);
         assert_eq!(connection.receive_some(10).await.unwrap_err().kind(), io::ErrorKind::ConnectionReset);
         assert_eq!(env.connect("10.0.0.1:9090".parse().unwrap()).await.err().unwrap().kind(), io::ErrorKind::ConnectionRefused);
+    });
+}
+
+#[test]
+fn connections_go_to_all_cores_that_share_an_address() {
+    use runtime::{Listener, Sharing, Transport};
+    let address: SocketAddr = "10.0.0.1:9090".parse().unwrap();
+    run(4, move |env| async move {
+        let cores = env.with_cores(2);
+        let listen = async |core: &SimEnv, sharing| core.transport().listen(address, sharing).await;
+        let kind = |result: io::Result<_>| result.err().map(|error: io::Error| error.kind());
+        let counts: Vec<Rc<Cell<u32>>> = vec![Rc::default(), Rc::default()];
+        for (core, sharing) in cores.iter().zip([Sharing::First, Sharing::Joined]) {
+            let listener = listen(core, sharing).await.unwrap();
+            let count = counts[usize::from(sharing == Sharing::Joined)].clone();
+            core.spawn(async move {
+                while listener.accept().await.is_ok() {
+                    count.set(count.get() + 1);
+                }
+            });
+        }
+        assert_eq!(kind(listen(&cores[1], Sharing::First).await), Some(io::ErrorKind::AddrInUse));
+        assert_eq!(kind(listen(&cores[1], Sharing::Alone).await), Some(io::ErrorKind::AddrInUse));
+        assert_eq!(kind(listen(&env.other_host(), Sharing::Joined).await), Some(io::ErrorKind::AddrInUse));
+        for _ in 0..100 {
+            drop(env.connect(address).await.unwrap());
+        }
+        env.sleep(Duration::from_millis(1)).await;
+        assert_eq!(counts[0].get() + counts[1].get(), 100);
+        assert!(counts.iter().all(|count| count.get() > 20));
+        let next = env;
+        next.crash(Crash::Kill);
+        assert_eq!(next.connect(address).await.err().unwrap().kind(), io::ErrorKind::ConnectionRefused);
+        assert!(listen(&next.restart(), Sharing::Alone).await.is_ok());
     });
 }

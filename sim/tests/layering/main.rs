@@ -76,6 +76,11 @@ fn deciders_are_synchronous() {
 }
 
 #[test]
+fn threads_meet_in_few_places() {
+    none("meeting places", &rules::threads_meet_in_few_places(&sources()));
+}
+
+#[test]
 fn core_code_is_single_threaded() {
     none("one thread", &rules::core_code_is_single_threaded(&sources()));
 }

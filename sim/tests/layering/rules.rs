@@ -154,6 +154,31 @@ pub fn core_code_is_single_threaded(sources: &[Source]) -> Vec<String> {
     broken
 }
 
+/// Where cores and other threads meet in the runtime; all else of it is of one thread.
+const MEETING_PLACES: &[&str] = &[
+    "runtime/src/mesh.rs",
+    "runtime/src/mesh/",
+    "runtime/src/woken.rs",
+    "runtime/src/uring/cores.rs",
+    "runtime/src/uring/lending.rs",
+    "runtime/src/uring/pool.rs",
+];
+
+/// In the runtime, atomics and locks are only where threads meet.
+pub fn threads_meet_in_few_places(sources: &[Source]) -> Vec<String> {
+    let mut broken = Vec::new();
+    let runtime = sources.iter().filter(|source| lies_below(&source.path, &["runtime/src/"]));
+    for source in runtime.filter(|source| !lies_below(&source.path, MEETING_PLACES)) {
+        for (position, word) in source.words().filter(|(position, _)| !source.in_tests(*position)) {
+            if ["Mutex", "RwLock", "Condvar"].contains(&word) || word.starts_with("Atomic") && word.len() > 6 {
+                let line = source.line_of(position);
+                broken.push(format!("{}:{line}: `{word}` where no threads meet", source.path));
+            }
+        }
+    }
+    broken
+}
+
 /// storage, net and shard know the environment's traits, not the ring behind them.
 pub fn ring_stays_behind_the_traits(sources: &[Source]) -> Vec<String> {
     let mut broken = Vec::new();
@@ -287,6 +312,13 @@ mod tests {
         assert_eq!(one(core_code_is_single_threaded, "storage/src/a.rs", "std::fs::read(x)"), 1);
         assert_eq!(one(core_code_is_single_threaded, "storage/src/inspect.rs", "std::fs::read(x)"), 0);
         assert_eq!(one(core_code_is_single_threaded, "broker/src/config.rs", "use std::sync::Arc;"), 0);
+    }
+
+    #[test]
+    fn an_atomic_beside_the_meeting_places_is_found() {
+        assert_eq!(one(threads_meet_in_few_places, "runtime/src/uring/ring.rs", "static X: AtomicU64 = y;"), 1);
+        assert_eq!(one(threads_meet_in_few_places, "runtime/src/mesh/bell.rs", "static X: AtomicU64 = y;"), 0);
+        assert_eq!(one(threads_meet_in_few_places, "runtime/src/uring/ring.rs", "use std::sync::Arc;"), 0);
     }
 
     #[test]

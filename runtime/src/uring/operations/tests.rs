@@ -13,6 +13,7 @@ use super::super::descriptors::Pin;
 use super::super::memory::{CHUNK_BYTES_MAX, Chunk, ChunkSlice, Region};
 use super::super::operation::{AcceptQueue, Memory, Read, Send, Socket, Write};
 use super::*;
+use crate::mesh::bell::Bell;
 use crate::transport::{SendPart, SendParts};
 
 const BLOCK: usize = 4096;
@@ -312,6 +313,39 @@ fn t90_notification_before_the_completion() {
     kernel.complete(user_data, length(64 * KIB), FLAG_MORE);
     kernel.result(id).unwrap();
     assert_eq!((kernel.lent(), kernel.operations.in_use()), (0, 0));
+}
+
+#[test]
+fn what_another_core_lent_is_sent_as_a_copy_and_held_until_the_completion() {
+    let mut kernel = Kernel::new();
+    let home = Region::map(CHUNK_BYTES_MAX).unwrap();
+    let mut chunk = home.take(64 * KIB).unwrap();
+    chunk.append(&vec![7; 64 * KIB]);
+    let loan = chunk.freeze().lend().unwrap();
+    let id = kernel.send(&Kernel::socket(), [SendPart::Lent(loan)]);
+    let (user_data, submission) = kernel.next();
+    assert!(matches!(submission, Submission::SendMessage { .. }), "its memory is not registered with this ring");
+    assert_eq!((home.free_bytes(), home.loans()), (CHUNK_BYTES_MAX - 64 * KIB, 1));
+    kernel.complete(user_data, length(64 * KIB), 0);
+    kernel.result(id).unwrap();
+    assert_eq!((home.free_bytes(), home.loans()), (CHUNK_BYTES_MAX, 0));
+}
+
+#[test]
+fn a_knock_that_fails_is_followed_by_the_alarm_and_one_that_comes_says_nothing() {
+    let mut kernel = Kernel::new();
+    let alarm = Arc::new(rustix::event::eventfd(0, rustix::event::EventfdFlags::NONBLOCK).unwrap());
+    let bell = Arc::new(Bell::new(null(), alarm.clone()));
+    let heard = || rustix::io::read(&*alarm, &mut [0; 8]).is_ok();
+    for (result, alarms) in [(0, false), (-libc::EOVERFLOW, true), (-libc::EBADFD, true)] {
+        let id = kernel.operations.start(Operation::Knock { bell: bell.clone() });
+        kernel.operations.detach(id);
+        let (user_data, submission) = kernel.next();
+        assert_eq!(submission, Submission::Knock { ring: bell.ring_number() });
+        kernel.complete(user_data, result, 0);
+        assert_eq!((heard(), kernel.operations.in_use()), (alarms, 0));
+    }
+    kernel.complete(KNOCK, 0, 0);
 }
 
 #[test]
