@@ -19,11 +19,13 @@ mod values;
 pub use file::{FileConfig, KEYS};
 pub use flags::StartFlags;
 pub use machine::memory_bytes_default;
-pub use values::{DurationText, SizeText, Spin};
+pub use values::{CpuList, DurationText, SizeText, Spin};
 
 /// Where the native protocol listens, if nobody says so.
 pub const LISTEN_DEFAULT: &str = "127.0.0.1:9090";
-/// Smallest region, in bytes.
+/// Where core 0 listens alone, if there are several and nobody says so.
+pub const CORE_PORT_DEFAULT: u16 = 9100;
+/// Smallest region of a core, in bytes.
 pub const MEMORY_BYTES_MIN: u64 = 64 << 20;
 /// Largest region that is taken without being asked for, in bytes: it is pinned as a whole.
 pub const MEMORY_BYTES_DEFAULT_MAX: u64 = 1 << 30;
@@ -39,9 +41,13 @@ pub struct Settings {
     pub listen: SocketAddr,
     /// Other addresses than loopback are allowed although nobody is authenticated.
     pub insecure: bool,
-    /// The processor that the core is pinned to; any, if `None`.
-    pub cpu: Option<usize>,
-    /// The core's region, in bytes.
+    /// Cores.
+    pub cores: usize,
+    /// The processors that they are pinned to, in turn; any, if empty.
+    pub cpus: Vec<usize>,
+    /// With several cores, core n also listens at this port + n; 0: any free ports.
+    pub core_port: u16,
+    /// The cores' regions together, in bytes.
     pub memory_bytes: u64,
     /// How long the core polls before it sleeps.
     pub spin: Spin,
@@ -125,12 +131,15 @@ impl Settings {
 
     fn join(flags: StartFlags, file: FileConfig, memory_default: u64) -> Result<Settings, ConfigError> {
         let listen_default = SocketAddr::from(([127, 0, 0, 1], 9090));
+        let cpus = flags.cpus.or(file.cpus).map_or_else(Vec::new, |list| list.0);
         let settings = Settings {
             data: if flags.data.is_empty() { file.data.unwrap_or_default() } else { flags.data },
             data_must_exist: flags.data_must_exist || file.data_must_exist.unwrap_or(false),
             listen: flags.listen.or(file.listen).unwrap_or(listen_default),
             insecure: flags.insecure || file.insecure.unwrap_or(false),
-            cpu: flags.cpu.or(file.cpu),
+            cores: flags.cores.or(file.cores).unwrap_or_else(|| cpus.len().max(1)),
+            cpus,
+            core_port: flags.core_port.or(file.core_port).unwrap_or(CORE_PORT_DEFAULT),
             memory_bytes: flags.memory.or(file.memory).map_or(memory_default, |size| size.0),
             spin: flags.spin.or(file.spin).unwrap_or_default(),
             host_id: flags.host_id.or(file.host_id).unwrap_or(1),
@@ -161,7 +170,11 @@ impl Settings {
         if !self.insecure && !self.listen.ip().is_loopback() {
             return Err(ConfigError::NotLoopback(self.listen));
         }
-        in_range("memory", self.memory_bytes, MEMORY_BYTES_MIN, 1 << 40)?;
+        in_range("cores", self.cores, 1, protocol::limits::CORES_PER_HOST_MAX)?;
+        let last_port = usize::from(self.core_port) + self.cores - 1;
+        in_range("core_port + cores - 1", last_port, 0, usize::from(u16::MAX))?;
+        let memory_min = MEMORY_BYTES_MIN * self.cores as u64;
+        in_range("memory", self.memory_bytes, memory_min, 1 << 40)?;
         in_range("connections_max", self.connections_max, 1, 1_000_000)?;
         in_range("connections_per_address_max", self.connections_per_address_max, 1, 1_000_000)?;
         in_range("partitions_max", self.partitions_max, 1, 1_000_000)?;

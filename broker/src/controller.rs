@@ -11,13 +11,14 @@
 //! - If the outcome of an append isn't known, nothing is changed any more until a restart has read what is there.
 
 use std::cell::{Cell, Ref, RefCell};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::future::Future;
 use std::ops::Range;
+use std::pin::Pin;
 use std::rc::Rc;
 use std::time::Duration;
 
-use cluster::metadata::{ApplyError, Image, MetadataRecord, TopicConfig};
+use cluster::metadata::{ApplyError, Image, MetadataRecord, TopicConfig, placement};
 use cluster::replica::{Acks, NO_EPOCH};
 use protocol::batch::{BatchBuilder, BatchView, BuildError, RecordFields};
 use protocol::compression::Codec;
@@ -31,6 +32,8 @@ use runtime::local::{OnceSender, once};
 use shard::{ProduceRequest, Shard};
 use thiserror::Error;
 
+use crate::core::{SharedImage, others};
+use crate::crossing::{Change, Changed, CoreMesh, CoreReply, CoreRequest};
 use crate::partitions::{Opening, Partitions};
 
 /// The metadata log's one partition.
@@ -121,11 +124,13 @@ pub struct Controller<E: Env>(Rc<ControllerState<E>>);
 struct ControllerState<E: Env> {
     env: E,
     host: HostId,
-    core: CoreId,
     partitions_max: usize,
     shard: Shard<E>,
     partitions: Partitions<E>,
-    image: RefCell<Image>,
+    mesh: CoreMesh,
+    image: SharedImage,
+    /// The other cores have the image, and are told of changes.
+    others_follow: Cell<bool>,
     /// A change is under way.
     busy: Cell<bool>,
     /// The changes that wait for it, first in, first out.
@@ -147,23 +152,29 @@ impl<E: Env> Clone for Controller<E> {
 pub struct ControllerIdentity {
     /// The host.
     pub host: HostId,
-    /// The core that owns all partitions, for now.
-    pub core: CoreId,
     /// Partitions of the host at most.
     pub partitions_max: usize,
 }
 
 impl<E: Env> Controller<E> {
-    /// A controller whose image is that of the metadata log as it is now.
-    pub fn new(env: E, identity: ControllerIdentity, shard: Shard<E>, partitions: Partitions<E>, image: Image) -> Controller<E> {
+    /// A controller whose image is that of the metadata log as it is now. `partitions` are core 0's.
+    pub fn new(
+        env: E,
+        identity: ControllerIdentity,
+        shard: Shard<E>,
+        partitions: Partitions<E>,
+        mesh: CoreMesh,
+        image: SharedImage,
+    ) -> Controller<E> {
         Controller(Rc::new(ControllerState {
             env,
             host: identity.host,
-            core: identity.core,
             partitions_max: identity.partitions_max,
             shard,
             partitions,
-            image: RefCell::new(image),
+            mesh,
+            image,
+            others_follow: Cell::new(false),
             busy: Cell::new(false),
             waiting: RefCell::default(),
             producer_ids: RefCell::new(0..0),
@@ -176,6 +187,29 @@ impl<E: Env> Controller<E> {
     #[must_use]
     pub fn image(&self) -> Ref<'_, Image> {
         self.0.image.borrow()
+    }
+
+    /// The other cores have this image now: they are told of changes.
+    pub fn let_others_follow(&self) {
+        self.0.others_follow.set(true);
+    }
+
+    /// Makes a change; it has its place in the line when this returns. The work goes on if the future is dropped.
+    pub fn make(&self, change: Change) -> Pin<Box<dyn Future<Output = Result<Changed, ChangeError>>>> {
+        match change {
+            Change::CreateTopic { name, partitions, configs } => {
+                let created = self.create_topic(name, partitions, configs);
+                Box::pin(async move { created.await.map(Changed::Topic) })
+            }
+            Change::DeleteTopic(name) => {
+                let deleted = self.delete_topic(name);
+                Box::pin(async move { deleted.await.map(Changed::Topic) })
+            }
+            Change::ProducerId => {
+                let given = self.producer_id();
+                Box::pin(async move { given.await.map(Changed::Producer) })
+            }
+        }
     }
 
     /// Makes a topic and its partitions. The work goes on if the future is dropped.
@@ -299,11 +333,13 @@ impl<E: Env> Controller<E> {
         }
         let mut records = vec![created];
         let mut loads = state.partitions.loads(&state.image.borrow(), state.host);
+        let mut cores = placement::loads(&state.image.borrow(), state.host, state.mesh.cores());
         for index in 0..count {
             let partition = TopicPartition { topic: id, partition: PartitionIndex(index) };
             let directory = least_loaded(&mut loads)
                 .ok_or_else(|| ChangeError::LogRefused { reason: "no data directory can be used".into() })?;
-            records.push(MetadataRecord::PartitionPlaced { partition, host: state.host, core: state.core, directory });
+            let core = placement::least_loaded(&mut cores);
+            records.push(MetadataRecord::PartitionPlaced { partition, host: state.host, core, directory });
         }
         self.append(&records).await?;
         tracing::info!(topic = %id, partitions = count, "topic created");
@@ -321,15 +357,55 @@ impl<E: Env> Controller<E> {
         Ok(())
     }
 
+    /// Has each core open its partitions of the topic.
     async fn open(&self, id: TopicId) -> Result<(), ChangeError> {
         let Some(topic) = self.0.image.borrow().topic(id).cloned() else { return Ok(()) };
-        for (index, partition) in (0..).zip(&topic.partitions) {
-            let name = TopicPartition { topic: id, partition: PartitionIndex(index) };
-            let opening = Opening { name, partition: *partition, config: topic.config };
-            let opened = self.0.partitions.open(&opening).await;
-            opened.map_err(|reason| ChangeError::NotOpened { partition: name.partition, reason })?;
+        let openings = (0..).zip(&topic.partitions).map(|(index, partition)| Opening {
+            name: TopicPartition { topic: id, partition: PartitionIndex(index) },
+            partition: *partition,
+            config: topic.config,
+        });
+        let results = self.open_all(openings.collect()).await;
+        match results.into_iter().find_map(|(name, result)| Some((name, result.err()?))) {
+            None => Ok(()),
+            Some((name, reason)) => Err(ChangeError::NotOpened { partition: name.partition, reason }),
         }
-        Ok(())
+    }
+
+    /// Has each core open its own of these partitions, all cores at once; for each, why it is out of service, if it is.
+    pub async fn open_all(&self, openings: Vec<Opening>) -> Vec<(TopicPartition, Result<(), String>)> {
+        let state = &self.0;
+        let mut by_core: BTreeMap<CoreId, Vec<Opening>> = BTreeMap::new();
+        for opening in openings {
+            let core = opening.partition.placement.map_or(state.mesh.core(), |placement| placement.core);
+            by_core.entry(core).or_default().push(opening);
+        }
+        let here = by_core.remove(&state.mesh.core()).unwrap_or_default();
+        let mut asked = Vec::new();
+        for (core, openings) in by_core {
+            let names: Vec<_> = openings.iter().map(|opening| opening.name).collect();
+            let (mesh, (sender, receiver)) = (state.mesh.clone(), once());
+            state.env.spawn(async move { sender.send(mesh.call(core, CoreRequest::Open(openings)).await) });
+            asked.push((names, receiver));
+        }
+        let names: Vec<_> = here.iter().map(|opening| opening.name).collect();
+        let mut opened: Vec<_> = names.into_iter().zip(state.partitions.open_all(here).await).collect();
+        for (names, answer) in asked {
+            match answer.await.flatten() {
+                Some(CoreReply::Opened(results)) => opened.extend(names.into_iter().zip(results)),
+                Some(_) | None => opened.extend(names.into_iter().map(|name| (name, Err("its core has ended".into())))),
+            }
+        }
+        opened
+    }
+
+    /// Has the owner remove a partition of a topic that is gone.
+    async fn remove(&self, name: TopicPartition, core: CoreId) {
+        if core == self.0.mesh.core() {
+            self.0.partitions.delete(name).await;
+        } else {
+            self.0.mesh.call(core, CoreRequest::Delete(name)).await;
+        }
     }
 
     async fn delete(self, name: &str) -> Result<TopicId, ChangeError> {
@@ -337,8 +413,9 @@ impl<E: Env> Controller<E> {
         let topic = topic.ok_or_else(|| ChangeError::UnknownTopic { name: name.chars().take(300).collect() })?;
         self.append(&[MetadataRecord::TopicDeleted { id: topic.id }]).await?;
         tracing::info!(topic = %topic.id, name, "topic deleted");
-        for index in 0..u32::try_from(topic.partitions.len()).unwrap_or(u32::MAX) {
-            self.0.partitions.delete(TopicPartition { topic: topic.id, partition: PartitionIndex(index) }).await;
+        for (index, partition) in (0..).zip(&topic.partitions) {
+            let core = partition.placement.map_or(self.0.mesh.core(), |placement| placement.core);
+            self.remove(TopicPartition { topic: topic.id, partition: PartitionIndex(index) }, core).await;
         }
         Ok(topic.id)
     }
@@ -367,11 +444,25 @@ impl<E: Env> Controller<E> {
             *self.0.failed.borrow_mut() = Some(reason.clone());
             return Err(ChangeError::LogFailed { reason });
         }
-        let mut image = self.0.image.borrow_mut();
-        for record in records {
-            image.apply(record).expect("a batch of records is checked by its first, and changes go one by one");
+        {
+            let mut image = self.0.image.borrow_mut();
+            for record in records {
+                image.apply(record).expect("a batch of records is checked by its first, and changes go one by one");
+            }
         }
+        self.tell_others(records).await;
         Ok(())
+    }
+
+    /// Ends when every core has the records in its image: who is answered then finds the change wherever it asks.
+    async fn tell_others(&self, records: &[MetadataRecord]) {
+        if !self.0.others_follow.get() {
+            return;
+        }
+        for core in others(&self.0.mesh) {
+            // A core that has ended needs no image.
+            self.0.mesh.call(core, CoreRequest::Apply(records.to_vec())).await;
+        }
     }
 }
 

@@ -3,14 +3,14 @@
 //! Lives on the connection core, shared by its connections. What every request has in common is checked here: Hello comes
 //! first, the kind and its version are known, internal topics are out of reach.
 
-use std::cell::Cell;
-use std::net::SocketAddr;
+use std::cell::{Ref, RefCell};
 use std::rc::Rc;
 
+use cluster::metadata::Image;
 use net::{Call, Frame, Native, Refused, RequestContext, Service};
 use protocol::error::ErrorCode;
 use protocol::frame::FrameHeader;
-use protocol::ids::{ClusterId, HostId, METADATA_TOPIC, PartitionIndex, TopicPartition};
+use protocol::ids::{ClusterId, CoreId, HostId, METADATA_TOPIC, PartitionIndex, TopicPartition};
 use protocol::native::Kind;
 use runtime::Env;
 use shard::Shard;
@@ -18,7 +18,9 @@ use storage::ChunkCache;
 
 use crate::api::reply::refuse;
 use crate::api::{Reply, create_topic, delete_topic, fetch, hello, init_producer, list_offsets, metadata, produce};
-use crate::controller::Controller;
+use crate::changes::Changes;
+use crate::core::SharedImage;
+use crate::crossing::CoreMesh;
 
 /// Serves native requests. A handle.
 pub struct Dispatch<E: Env>(Rc<State<E>>);
@@ -26,12 +28,14 @@ pub struct Dispatch<E: Env>(Rc<State<E>>);
 struct State<E: Env> {
     env: E,
     shard: Shard<E>,
-    controller: Controller<E>,
+    changes: Changes<E>,
+    image: SharedImage,
+    mesh: CoreMesh,
     cache: ChunkCache,
     cluster: ClusterId,
     host: HostId,
     host_name: String,
-    native_address: Cell<Option<SocketAddr>>,
+    core_ports: RefCell<Vec<u16>>,
 }
 
 impl<E: Env> Clone for Dispatch<E> {
@@ -56,22 +60,32 @@ const NOWHERE: TopicPartition = TopicPartition { topic: protocol::ids::TopicId(0
 
 impl<E: Env> Dispatch<E> {
     /// A dispatch to these.
-    pub fn new(env: E, identity: HostIdentity, shard: Shard<E>, controller: Controller<E>, cache: ChunkCache) -> Dispatch<E> {
+    pub fn new(
+        env: E,
+        identity: HostIdentity,
+        shard: Shard<E>,
+        changes: Changes<E>,
+        image: SharedImage,
+        mesh: CoreMesh,
+        cache: ChunkCache,
+    ) -> Dispatch<E> {
         Dispatch(Rc::new(State {
             env,
             shard,
-            controller,
+            changes,
+            image,
+            mesh,
             cache,
             cluster: identity.cluster,
             host: identity.host,
             host_name: identity.host_name,
-            native_address: Cell::new(None),
+            core_ports: RefCell::default(),
         }))
     }
 
-    /// Tells where the native protocol listens, once that is known.
-    pub fn set_native_address(&self, address: SocketAddr) {
-        self.0.native_address.set(Some(address));
+    /// Tells where each core listens, once that is known.
+    pub(crate) fn set_core_ports(&self, ports: Vec<u16>) {
+        *self.0.core_ports.borrow_mut() = ports;
     }
 
     pub(crate) fn env(&self) -> &E {
@@ -82,8 +96,26 @@ impl<E: Env> Dispatch<E> {
         &self.0.shard
     }
 
-    pub(crate) fn controller(&self) -> &Controller<E> {
-        &self.0.controller
+    pub(crate) fn changes(&self) -> &Changes<E> {
+        &self.0.changes
+    }
+
+    pub(crate) fn image(&self) -> Ref<'_, Image> {
+        self.0.image.borrow()
+    }
+
+    pub(crate) fn mesh(&self) -> &CoreMesh {
+        &self.0.mesh
+    }
+
+    /// The other core that owns the partition; `None` if it is this one's, or nobody's.
+    pub(crate) fn other_owner(&self, partition: TopicPartition) -> Option<CoreId> {
+        let mesh = &self.0.mesh;
+        if mesh.cores() == 1 {
+            return None;
+        }
+        let core = self.image().partition(partition)?.placement?.core;
+        (core != mesh.core() && usize::from(core.0) < mesh.cores()).then_some(core)
     }
 
     pub(crate) fn cluster_id(&self) -> ClusterId {
@@ -99,7 +131,7 @@ impl<E: Env> Dispatch<E> {
     }
 
     pub(crate) fn core_ports(&self) -> Vec<u16> {
-        self.0.native_address.get().iter().map(SocketAddr::port).collect()
+        self.0.core_ports.borrow().clone()
     }
 
     /// The partition, if clients may name it; else one that doesn't exist.
@@ -109,7 +141,7 @@ impl<E: Env> Dispatch<E> {
 
     /// Why the shard doesn't have a partition, as a code and in words.
     pub(crate) fn why_unknown(&self, partition: TopicPartition) -> (ErrorCode, String) {
-        let image = self.0.controller.image();
+        let image = self.image();
         let topic = image.topic(partition.topic);
         match topic {
             None => (ErrorCode::UnknownTopicId, format!("there is no topic with id {}", partition.topic)),
@@ -155,7 +187,7 @@ impl<E: Env> Service<Native> for Dispatch<E> {
             Kind::Hello => Call::Ready(hello::handle(self, context, &header, &frame.body)),
             Kind::CreateTopic => create_topic::handle(self, &header, &frame.body),
             Kind::DeleteTopic => delete_topic::handle(self, &header, &frame.body),
-            Kind::Metadata => Call::Ready(metadata::handle(self, &header, &frame.body)),
+            Kind::Metadata => metadata::handle(self, &header, &frame.body),
             Kind::Produce => produce::handle(self, &frame),
             Kind::Fetch => fetch::handle(self, &header, &frame.body),
             Kind::ListOffsets => list_offsets::handle(self, &header, &frame.body),
@@ -164,8 +196,16 @@ impl<E: Env> Service<Native> for Dispatch<E> {
     }
 
     async fn ready(&self, header: &FrameHeader) {
-        if header.kind() == Some(Kind::Produce) {
-            self.0.shard.ready().await;
+        let produces = header.kind() == Some(Kind::Produce);
+        // Both must hold in the turn in which the request is called.
+        loop {
+            if produces {
+                self.0.shard.ready().await;
+            }
+            if self.0.mesh.is_ready() {
+                return;
+            }
+            self.0.mesh.ready().await;
         }
     }
 

@@ -2,13 +2,17 @@
 #![forbid(unsafe_code)]
 
 pub mod api;
+pub mod changes;
 pub mod cli;
 pub mod config;
 pub mod controller;
+pub mod core;
+pub mod crossing;
 pub mod directories;
 pub mod dispatch;
 pub mod doctor;
 pub mod likely;
+pub mod member;
 pub mod metadata_log;
 pub mod node;
 pub mod partitions;

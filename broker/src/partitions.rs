@@ -1,6 +1,6 @@
 //! The partitions of this host's data directories, as the controller opens and deletes them.
 //!
-//! Lives on core 0. A partition that can't be opened is out of service, said once as an error; the others go on.
+//! One per core, for the partitions that the core owns. A partition that can't be opened is out of service, said once as an error; the others go on.
 
 use std::rc::Rc;
 
@@ -105,9 +105,9 @@ impl<E: Env> Partitions<E> {
         Ok(())
     }
 
-    /// Opens many, some at once; gives how many are out of service.
-    pub async fn open_all(&self, openings: Vec<Opening>) -> usize {
-        let mut failed = 0;
+    /// Opens many, some at once; for each, in their order, why it is out of service, if it is.
+    pub async fn open_all(&self, openings: Vec<Opening>) -> Vec<Result<(), String>> {
+        let mut opened = Vec::with_capacity(openings.len());
         for group in openings.chunks(OPEN_AT_ONCE) {
             let started: Vec<_> = group
                 .iter()
@@ -118,13 +118,11 @@ impl<E: Env> Partitions<E> {
                     receiver
                 })
                 .collect();
-            for opened in started {
-                if !matches!(opened.await, Some(Ok(()))) {
-                    failed += 1;
-                }
+            for result in started {
+                opened.push(result.await.unwrap_or_else(|| Err("its opening was dropped".into())));
             }
         }
-        failed
+        opened
     }
 
     /// Answers all who wait at a partition, and removes it. What can't be removed now is at the next start.

@@ -7,6 +7,7 @@
 
 pub mod config;
 pub mod image;
+pub mod placement;
 pub mod record;
 
 pub use config::{ConfigError, TopicConfig};

@@ -135,6 +135,9 @@ impl<E: Env, F: Framing, S: Service<F>> ConnectionState<E, F, S> {
                     ended.get_or_insert(CloseReason::Disconnected(error.to_string()));
                     return Poll::Ready(());
                 }
+                if let Some(reason) = self.queue.borrow_mut().take_close() {
+                    ended.get_or_insert(CloseReason::ByService(reason.into()));
+                }
                 // What ended for another reason than the peer first sends the replies that it owes.
                 if ended.is_some() && self.queue.borrow().is_empty() && self.sending_since.get().is_none() {
                     return Poll::Ready(());

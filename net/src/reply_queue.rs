@@ -27,6 +27,7 @@ enum Slot<R> {
     Ready {
         parts: SendParts,
         sent: usize,
+        close: Option<Box<str>>,
     },
     Later {
         reply: R,
@@ -42,11 +43,13 @@ pub struct ReplyQueue<R> {
     /// Slots at the front that have been polled, or were ready when they came.
     polled: usize,
     woken: Option<Woken>,
+    /// A reply that was handed to a send was to be the last, and why.
+    close: Option<Box<str>>,
 }
 
 impl<R> Default for ReplyQueue<R> {
     fn default() -> ReplyQueue<R> {
-        ReplyQueue { slots: VecDeque::new(), bytes: 0, later: 0, polled: 0, woken: None }
+        ReplyQueue { slots: VecDeque::new(), bytes: 0, later: 0, polled: 0, woken: None, close: None }
     }
 }
 
@@ -72,7 +75,7 @@ impl<R: Future<Output = Response> + Unpin> ReplyQueue<R> {
     /// Queues a reply that is there.
     pub fn push_ready(&mut self, response: Response) {
         self.bytes += response.bytes();
-        self.slots.push_back(Slot::Ready { parts: response.parts, sent: 0 });
+        self.slots.push_back(Slot::Ready { parts: response.parts, sent: 0, close: response.close });
     }
 
     /// Queues a reply that comes later.
@@ -98,7 +101,7 @@ impl<R: Future<Output = Response> + Unpin> ReplyQueue<R> {
             if let Poll::Ready(response) = Pin::new(reply).poll(&mut context) {
                 self.bytes = self.bytes - bytes_max + response.bytes();
                 self.later -= 1;
-                *slot = Slot::Ready { parts: response.parts, sent: 0 };
+                *slot = Slot::Ready { parts: response.parts, sent: 0, close: response.close };
             }
         }
         self.polled = self.slots.len();
@@ -109,7 +112,7 @@ impl<R: Future<Output = Response> + Unpin> ReplyQueue<R> {
     pub fn gather(&mut self) -> SendParts {
         let mut parts = SendParts::new();
         let mut bytes = 0;
-        while let Some(Slot::Ready { parts: ready, sent }) = self.slots.front_mut() {
+        while let Some(Slot::Ready { parts: ready, sent, close }) = self.slots.front_mut() {
             while bytes < SEND_BYTES_MAX && parts.len() < SEND_PARTS_MAX && *sent < ready.len() {
                 let part = std::mem::replace(&mut ready[*sent], SendPart::Owned(Box::default()));
                 let (now, rest) = split(part, SEND_BYTES_MAX - bytes);
@@ -125,11 +128,22 @@ impl<R: Future<Output = Response> + Unpin> ReplyQueue<R> {
             if *sent < ready.len() {
                 break;
             }
+            let close = close.take();
             self.slots.pop_front();
             self.polled = self.polled.saturating_sub(1);
+            if close.is_some() {
+                // Nothing follows the last reply.
+                *self = ReplyQueue { close, bytes, ..ReplyQueue::default() };
+                break;
+            }
         }
         self.bytes -= bytes;
         parts
+    }
+
+    /// Why the connection is to end, once the last reply was handed to a send.
+    pub fn take_close(&mut self) -> Option<Box<str>> {
+        self.close.take()
     }
 }
 

@@ -41,8 +41,16 @@ pub struct Refused(pub String);
 /// One reply: its parts are sent in order, behind the replies of earlier requests.
 #[derive(Debug, Default)]
 pub struct Response {
-    /// Head, body and chunks.
+    /// Head, body and chunks; empty for a request that turns out to have no reply (acks=0).
     pub parts: SendParts,
+    /// The connection ends behind it, and why.
+    pub close: Option<Box<str>>,
+}
+
+impl From<SendParts> for Response {
+    fn from(parts: SendParts) -> Response {
+        Response { parts, close: None }
+    }
 }
 
 impl Response {

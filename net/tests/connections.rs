@@ -16,7 +16,6 @@ use protocol::native::Kind;
 use runtime::local::Notify;
 use runtime::{Chunk, Connection, Env, SendPart, Sharing, Transport};
 use sim::{SimConnection, SimEnv, run};
-use smallvec::smallvec;
 
 /// Does what the body says: `echo`, `later MS`, `big BYTES`, `silent`, `close`, `never`.
 #[derive(Clone)]
@@ -78,7 +77,7 @@ fn reply_to(header: &FrameHeader, payload: SendPart) -> Response {
         correlation: header.correlation,
         payload_bytes: bytes,
     };
-    Response { parts: smallvec![SendPart::Owned(encode_frame(&fields, b"").unwrap()), payload] }
+    Response::from(runtime::SendParts::from_iter([SendPart::Owned(encode_frame(&fields, b"").unwrap()), payload]))
 }
 
 impl Service<Native> for Toy {

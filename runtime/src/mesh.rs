@@ -249,6 +249,12 @@ impl<Q: Send + 'static, R: Send + 'static> Mesh<Q, R> {
         self.0.peers.len()
     }
 
+    /// Whether one request to each other core can be sent in this turn.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        self.0.first_full().is_none()
+    }
+
     /// Ends when one request to each other core can be sent in the same turn. Immediately if so already.
     pub async fn ready(&self) {
         // After a wait all are looked at again: others may have taken what was free.

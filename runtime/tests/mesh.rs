@@ -195,8 +195,8 @@ fn calls_to_a_core_that_ends_or_panics_end_with_nothing() {
                 async move {
                     let mesh = seats.join(&env, core);
                     if core == 1 {
-                        // A task that sleeps for ever holds the mesh.
-                        let held = mesh.clone();
+                        // A task that sleeps for ever holds the mesh and the core. The executor never drops it if this thread panics.
+                        let held = (mesh.clone(), env.clone());
                         env.spawn(async move {
                             let _held = held;
                             std::future::pending::<()>().await;

@@ -67,6 +67,10 @@ counters!(
     writes,
     /// Times that requests had to wait for writes or for room.
     back_pressure,
+    /// Requests, or parts of them, that another core had to serve.
+    crossings,
+    /// Those that came from another core.
+    served_crossings,
 );
 
 impl Counters {

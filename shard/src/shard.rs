@@ -201,6 +201,16 @@ impl<E: Env> Shard<E> {
         }
     }
 
+    /// Counts a request, or a part of one, that another core has to serve.
+    pub fn count_crossing(&self) {
+        self.counters().crossings.add(1);
+    }
+
+    /// Counts one that came from another core.
+    pub fn count_served_crossing(&self) {
+        self.counters().served_crossings.add(1);
+    }
+
     /// Takes changed settings of a topic, for each of its partitions that is here.
     pub fn reconfigure(&self, partition: TopicPartition, config: TopicConfig) {
         if let Some(cell) = self.cell(partition) {

@@ -91,6 +91,7 @@ struct RunArguments {
 enum ScenarioName {
     Storage,
     Node,
+    Cores,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -110,7 +111,8 @@ fn scenarios(name: Option<ScenarioName>) -> Vec<Scenario> {
     match name {
         Some(ScenarioName::Storage) => vec![Scenario::Storage],
         Some(ScenarioName::Node) => vec![Scenario::Node],
-        None => vec![Scenario::Storage, Scenario::Node],
+        Some(ScenarioName::Cores) => vec![Scenario::Cores],
+        None => vec![Scenario::Storage, Scenario::Node, Scenario::Cores],
     }
 }
 

@@ -25,8 +25,10 @@ use crate::random::Stream;
 pub enum Scenario {
     /// One core's logs, driven directly.
     Storage,
-    /// A whole host with clients over the network.
+    /// A whole host of one core, with clients over the network.
     Node,
+    /// The same with one to four cores, as many as each start draws.
+    Cores,
 }
 
 impl Scenario {
@@ -36,6 +38,7 @@ impl Scenario {
         match self {
             Scenario::Storage => "storage",
             Scenario::Node => "node",
+            Scenario::Cores => "cores",
         }
     }
 }
@@ -84,6 +87,10 @@ pub struct SeedReport {
     pub history: Vec<Operation>,
 }
 
+/// Cores of a host at most.
+#[cfg(feature = "node")]
+const CORES_MAX: u64 = 4;
+
 thread_local! {
     static PANIC: RefCell<Option<String>> = const { RefCell::new(None) };
     static RUNS: Cell<bool> = const { Cell::new(false) };
@@ -124,9 +131,11 @@ pub fn run_seed(settings: Settings) -> SeedReport {
     let finished = catch_unwind(AssertUnwindSafe(|| match settings.scenario {
         Scenario::Storage => try_run(options, storage::run),
         #[cfg(feature = "node")]
-        Scenario::Node => try_run(options, node::run),
+        Scenario::Node => try_run(options, |env| node::run(env, 1)),
+        #[cfg(feature = "node")]
+        Scenario::Cores => try_run(options, |env| node::run(env, CORES_MAX)),
         #[cfg(not(feature = "node"))]
-        Scenario::Node => panic!("built without the scenario of a node"),
+        Scenario::Node | Scenario::Cores => panic!("built without the scenarios of a node"),
     }));
     RUNS.set(false);
     match finished {

@@ -212,7 +212,7 @@ mod tests {
             for order in [[&earlier, &later], [&later, &earlier]] {
                 let mut entries = Entries::new();
                 order.into_iter().for_each(|entry| absorb(&mut entries, entry.clone()));
-                assert!(entries.into_values().eq([later.clone()]));
+                assert_eq!(entries.into_values().collect::<Vec<_>>(), std::slice::from_ref(&later));
             }
         }
     }

@@ -28,7 +28,7 @@ pub fn handle<E: Env>(dispatch: &Dispatch<E>, header: &FrameHeader, body: &[u8])
     };
     let header = *header;
     let timeout_ms = request.timeout_ms.min(TOPIC_CHANGE_TIMEOUT_MS_MAX);
-    let created = dispatch.controller().create_topic(request.name, request.partitions, request.configs);
+    let created = dispatch.changes().clone().create_topic(request.name, request.partitions, request.configs);
     let env = dispatch.env().clone();
     let answer = async move {
         match created.await {

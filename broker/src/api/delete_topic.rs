@@ -22,7 +22,7 @@ pub fn handle<E: Env>(dispatch: &Dispatch<E>, header: &FrameHeader, body: &[u8])
         Err(error) => return Call::Ready(refuse_with(header, &error)),
     };
     let header = *header;
-    let deleted = dispatch.controller().delete_topic(request.name);
+    let deleted = dispatch.changes().clone().delete_topic(request.name);
     let answer = async move {
         match deleted.await {
             Ok(topic_id) => reply(&header, Kind::DeleteTopic, &DeleteTopicReply { topic_id }.encode_body()),

@@ -8,21 +8,26 @@
 //! limits of the answer are the least of what is asked and what this host allows; a partition that comes twice is refused, as each
 //! of its entries would take a place of its own in the purgatory.
 
+mod gather;
+
 use std::time::Duration;
 
 use cluster::replica::Reader;
+use futures_lite::future;
 use net::Call;
 use protocol::error::{ErrorCode, WireError};
 use protocol::frame::FrameHeader;
 use protocol::ids::{Offset, TopicPartition};
 use protocol::limits::FETCH_BYTES_MAX;
 use protocol::native::{FetchPartition, FetchPartitionReply, FetchReply, FetchRequest, IsolationLevel, Kind};
-use runtime::Env;
+use runtime::mesh::Answer;
+use runtime::{Env, Loan};
 use shard::FetchError;
 use smallvec::SmallVec;
 
 use super::Reply;
 use super::reply::{refuse, refuse_with, reply_with_payload};
+use crate::crossing::CoreReply;
 use crate::dispatch::Dispatch;
 
 /// Answers Fetch.
@@ -58,35 +63,80 @@ pub fn handle<E: Env>(dispatch: &Dispatch<E>, header: &FrameHeader, body: &[u8])
     let header = *header;
     let dispatch = dispatch.clone();
     let answer = async move {
-        let result = dispatch.shard().clone().fetch(asked).await;
-        let mut partitions = Vec::with_capacity(result.len());
-        let mut payload = Vec::new();
-        for (wanted, fetched) in request.partitions.iter().zip(result) {
-            partitions.push(match fetched {
-                Ok(fetched) => {
-                    payload.extend(fetched.slices);
-                    FetchPartitionReply {
-                        error: ErrorCode::None,
-                        high_watermark: fetched.bounds.high_watermark,
-                        last_stable: fetched.bounds.last_stable,
-                        log_start: fetched.bounds.log_start,
-                        bytes: u32::try_from(fetched.bytes).unwrap_or(u32::MAX),
-                    }
-                }
-                Err(FetchError::UnknownPartition { .. }) => failed(dispatch.why_unknown(wanted.topic_partition()).0),
-                Err(FetchError::OutOfRange { log_start, log_end, .. }) => FetchPartitionReply {
-                    log_start,
-                    high_watermark: log_end,
-                    last_stable: log_end,
-                    ..failed(ErrorCode::OffsetOutOfRange)
-                },
-                Err(error) => failed(error.code()),
-            });
-        }
+        let (partitions, payload) = gather::fetch(&dispatch, asked).await;
         reply_with_payload(&header, Kind::Fetch, &FetchReply { partitions }.encode_body(), payload.into_iter())
     };
     Call::Later { reply: Reply::Other(Box::pin(answer)), bytes_max }
 }
+
+/// Reads for another core, whose wait ends when its client is gone.
+pub fn serve<E: Env>(dispatch: &Dispatch<E>, request: shard::FetchRequest, answer: Answer<CoreReply>) {
+    let dispatch = dispatch.clone();
+    dispatch.shard().count_served_crossing();
+    dispatch.env().clone().spawn(async move {
+        let cancelled = answer.cancelled();
+        let fetched = async { Some(on_this_core(&dispatch, request).await) };
+        let given_up = async {
+            cancelled.await;
+            None
+        };
+        if let Some((partitions, slices)) = future::or(fetched, given_up).await {
+            answer.send(lent(partitions, slices));
+        }
+    });
+}
+
+/// The bytes lent, as far as they may be: a partition whose bytes can't is told to ask again.
+fn lent(mut partitions: Vec<FetchPartitionReply>, slices: Vec<Slices>) -> CoreReply {
+    let mut loans = Vec::new();
+    for (partition, slices) in partitions.iter_mut().zip(slices) {
+        let lent: Result<Vec<Loan>, _> = slices.into_iter().map(runtime::ChunkSlice::lend).collect();
+        match lent {
+            Ok(lent) => loans.extend(lent),
+            Err(_) => *partition = failed(ErrorCode::ThrottlingQuotaExceeded),
+        }
+    }
+    CoreReply::Fetched(partitions, loans)
+}
+
+/// Reads partitions of this core, and waits for bytes where there are too few.
+async fn on_this_core<E: Env>(dispatch: &Dispatch<E>, asked: shard::FetchRequest) -> (Vec<FetchPartitionReply>, Vec<Slices>) {
+    let names: SmallVec<[TopicPartition; 4]> = asked.partitions.iter().map(|wanted| wanted.partition).collect();
+    let result = dispatch.shard().clone().fetch(asked).await;
+    let mut partitions = Vec::with_capacity(result.len());
+    let mut slices = Vec::with_capacity(result.len());
+    for (name, fetched) in names.into_iter().zip(result) {
+        let (partition, found) = match fetched {
+            Ok(fetched) => {
+                let partition = FetchPartitionReply {
+                    error: ErrorCode::None,
+                    high_watermark: fetched.bounds.high_watermark,
+                    last_stable: fetched.bounds.last_stable,
+                    log_start: fetched.bounds.log_start,
+                    bytes: u32::try_from(fetched.bytes).unwrap_or(u32::MAX),
+                };
+                (partition, fetched.slices)
+            }
+            Err(FetchError::UnknownPartition { .. }) => (failed(dispatch.why_unknown(name).0), Slices::new()),
+            Err(FetchError::OutOfRange { log_start, log_end, .. }) => {
+                let bounds = FetchPartitionReply {
+                    log_start,
+                    high_watermark: log_end,
+                    last_stable: log_end,
+                    ..failed(ErrorCode::OffsetOutOfRange)
+                };
+                (bounds, Slices::new())
+            }
+            Err(error) => (failed(error.code()), Slices::new()),
+        };
+        partitions.push(partition);
+        slices.push(found);
+    }
+    (partitions, slices)
+}
+
+/// Where a partition's batches lie.
+type Slices = SmallVec<[runtime::ChunkSlice; 4]>;
 
 /// A partition that has two entries, the lowest if there are several.
 fn first_twice(partitions: &[FetchPartition]) -> Option<TopicPartition> {

@@ -29,7 +29,7 @@ pub fn handle<E: Env>(dispatch: &Dispatch<E>, header: &FrameHeader, body: &[u8])
     };
     let header = *header;
     let timeout_ms = request.timeout_ms.min(TOPIC_CHANGE_TIMEOUT_MS_MAX);
-    let given = dispatch.controller().producer_id();
+    let given = dispatch.changes().clone().producer_id();
     let env = dispatch.env().clone();
     let answer = async move {
         match given.await {

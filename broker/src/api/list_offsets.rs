@@ -9,13 +9,14 @@ use cluster::replica::{NO_EPOCH, Reader};
 use net::Call;
 use protocol::error::{ErrorCode, WireError};
 use protocol::frame::FrameHeader;
-use protocol::ids::{Offset, Timestamp};
-use protocol::native::{Kind, ListOffsetsPartitionReply, ListOffsetsReply, ListOffsetsRequest};
+use protocol::ids::{CoreId, Offset, Timestamp, TopicPartition};
+use protocol::native::{Kind, ListOffsetsPartitionReply, ListOffsetsReply, ListOffsetsRequest, OffsetSpec};
 use runtime::Env;
 use shard::FetchError;
 
 use super::Reply;
 use super::reply::{refuse_with, reply};
+use crate::crossing::{CoreReply, CoreRequest};
 use crate::dispatch::Dispatch;
 
 /// Answers ListOffsets.
@@ -27,24 +28,63 @@ pub fn handle<E: Env>(dispatch: &Dispatch<E>, header: &FrameHeader, body: &[u8])
     let header = *header;
     let dispatch = dispatch.clone();
     let answer = async move {
-        let mut partitions = Vec::with_capacity(request.partitions.len());
-        for wanted in &request.partitions {
-            let partition = dispatch.readable(wanted.topic_partition());
-            let listed = dispatch.shard().list_offsets(partition, wanted.at, Reader::Consumer, NO_EPOCH).await;
-            partitions.push(match listed {
-                Ok(found) => ListOffsetsPartitionReply {
-                    error: ErrorCode::None,
-                    offset: found.map_or(Offset(-1), |(offset, _)| offset),
-                    timestamp: found.map_or(Timestamp::NONE, |(_, timestamp)| timestamp),
-                },
-                Err(FetchError::UnknownPartition { .. }) => failed(dispatch.why_unknown(wanted.topic_partition()).0),
-                Err(error) => failed(error.code()),
-            });
-        }
+        let wanted = request.partitions.iter().map(|wanted| (dispatch.readable(wanted.topic_partition()), wanted.at));
+        let partitions = list(&dispatch, wanted.collect()).await;
         reply(&header, Kind::ListOffsets, &ListOffsetsReply { partitions }.encode_body())
     };
     Call::Later { reply: Reply::Other(Box::pin(answer)), bytes_max: 0 }
 }
+
+/// Asks each core for its own, one after the other.
+async fn list<E: Env>(dispatch: &Dispatch<E>, wanted: Vec<Wanted>) -> Vec<ListOffsetsPartitionReply> {
+    let mut owners: Vec<Option<CoreId>> = wanted.iter().map(|(partition, _)| dispatch.other_owner(*partition)).collect();
+    let mut listed = vec![failed(ErrorCode::UnknownServerError); wanted.len()];
+    let each = owners.clone();
+    owners.sort_unstable();
+    owners.dedup();
+    for owner in owners {
+        let places: Vec<usize> = (0..wanted.len()).filter(|index| each[*index] == owner).collect();
+        let here: Vec<Wanted> = places.iter().map(|index| wanted[*index]).collect();
+        let answered = match owner {
+            None => on_this_core(dispatch, &here).await,
+            Some(core) => on_another_core(dispatch, core, here).await,
+        };
+        for (index, answer) in places.into_iter().zip(answered) {
+            listed[index] = answer;
+        }
+    }
+    listed
+}
+
+async fn on_another_core<E: Env>(dispatch: &Dispatch<E>, core: CoreId, wanted: Vec<Wanted>) -> Vec<ListOffsetsPartitionReply> {
+    let count = wanted.len();
+    dispatch.shard().count_crossing();
+    match dispatch.mesh().call(core, CoreRequest::ListOffsets(wanted)).await {
+        Some(CoreReply::Listed(listed)) => listed,
+        Some(_) | None => vec![failed(ErrorCode::NotLeaderOrFollower); count],
+    }
+}
+
+/// The offsets of partitions of this core.
+pub async fn on_this_core<E: Env>(dispatch: &Dispatch<E>, wanted: &[Wanted]) -> Vec<ListOffsetsPartitionReply> {
+    let mut listed = Vec::with_capacity(wanted.len());
+    for (partition, at) in wanted {
+        let found = dispatch.shard().list_offsets(*partition, *at, Reader::Consumer, NO_EPOCH).await;
+        listed.push(match found {
+            Ok(found) => ListOffsetsPartitionReply {
+                error: ErrorCode::None,
+                offset: found.map_or(Offset(-1), |(offset, _)| offset),
+                timestamp: found.map_or(Timestamp::NONE, |(_, timestamp)| timestamp),
+            },
+            Err(FetchError::UnknownPartition { .. }) => failed(dispatch.why_unknown(*partition).0),
+            Err(error) => failed(error.code()),
+        });
+    }
+    listed
+}
+
+/// A partition, and which of its offsets.
+type Wanted = (TopicPartition, OffsetSpec);
 
 fn failed(error: ErrorCode) -> ListOffsetsPartitionReply {
     ListOffsetsPartitionReply { error, offset: Offset(-1), timestamp: Timestamp::NONE }

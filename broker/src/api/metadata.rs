@@ -7,18 +7,21 @@
 //! Where it differs from Kafka: it answers with offsets and sizes too, so that a list of topics with their sizes is one
 //! request; asking for a topic never creates it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use net::Response;
+use net::Call;
 use protocol::error::{ErrorCode, WireError};
 use protocol::frame::FrameHeader;
-use protocol::ids::{Offset, PartitionIndex, TopicId, TopicPartition};
+use protocol::ids::{CoreId, Offset, PartitionIndex, TopicId, TopicPartition};
 use protocol::limits::FRAME_BODY_BYTES_MAX;
 use protocol::native::{Kind, MetadataPartition, MetadataReply, MetadataRequest, MetadataTopic};
 use runtime::Env;
+use shard::PartitionDescription;
 use thiserror::Error;
 
+use super::Reply;
 use super::reply::{refuse_with, reply};
+use crate::crossing::{CoreReply, CoreRequest};
 use crate::dispatch::Dispatch;
 
 /// Why topics aren't described.
@@ -47,19 +50,65 @@ impl WireError for MetadataError {
 }
 
 /// Answers Metadata.
-pub fn handle<E: Env>(dispatch: &Dispatch<E>, header: &FrameHeader, body: &[u8]) -> Response {
+pub fn handle<E: Env>(dispatch: &Dispatch<E>, header: &FrameHeader, body: &[u8]) -> Call<Reply> {
     let request = match MetadataRequest::decode_body(body) {
         Ok(request) => request,
-        Err(error) => return refuse_with(header, &error),
+        Err(error) => return Call::Ready(refuse_with(header, &error)),
     };
-    match topics(dispatch, request.names) {
-        Ok(topics) => reply(header, Kind::Metadata, &MetadataReply { topics }.encode_body()),
-        Err(error) => refuse_with(header, &error),
+    let mut topics = match topics(dispatch, request.names) {
+        Ok(topics) => topics,
+        Err(error) => return Call::Ready(refuse_with(header, &error)),
+    };
+    let elsewhere = elsewhere(dispatch, &topics);
+    let header = *header;
+    if elsewhere.is_empty() {
+        return Call::Ready(reply(&header, Kind::Metadata, &MetadataReply { topics }.encode_body()));
+    }
+    let dispatch = dispatch.clone();
+    let answer = async move {
+        for (core, places) in elsewhere {
+            fill_in(&dispatch, core, &places, &mut topics).await;
+        }
+        reply(&header, Kind::Metadata, &MetadataReply { topics }.encode_body())
+    };
+    Call::Later { reply: Reply::Other(Box::pin(answer)), bytes_max: 0 }
+}
+
+/// A topic of the reply, and a partition of it.
+type Place = (usize, usize);
+
+/// The partitions of other cores.
+fn elsewhere<E: Env>(dispatch: &Dispatch<E>, topics: &[MetadataTopic]) -> BTreeMap<CoreId, Vec<Place>> {
+    let mut places: BTreeMap<CoreId, Vec<Place>> = BTreeMap::new();
+    for (topic_at, topic) in topics.iter().enumerate() {
+        for (partition_at, partition) in topic.partitions.iter().enumerate() {
+            let name = TopicPartition { topic: topic.topic_id, partition: partition.index };
+            if let Some(core) = dispatch.other_owner(name) {
+                places.entry(core).or_default().push((topic_at, partition_at));
+            }
+        }
+    }
+    places
+}
+
+/// Asks a core for offsets and sizes. Without an answer they stay unknown.
+async fn fill_in<E: Env>(dispatch: &Dispatch<E>, core: CoreId, places: &[Place], topics: &mut [MetadataTopic]) {
+    let name = |&(topic, partition): &Place| {
+        let topic = &topics[topic];
+        TopicPartition { topic: topic.topic_id, partition: topic.partitions[partition].index }
+    };
+    let wanted = places.iter().map(name).collect();
+    dispatch.shard().count_crossing();
+    let Some(CoreReply::Described(described)) = dispatch.mesh().call(core, CoreRequest::Describe(wanted)).await else { return };
+    for ((topic, partition), described) in places.iter().zip(described) {
+        if let Some(described) = described {
+            take(&mut topics[*topic].partitions[*partition], &described);
+        }
     }
 }
 
 fn topics<E: Env>(dispatch: &Dispatch<E>, names: Option<Vec<String>>) -> Result<Vec<MetadataTopic>, MetadataError> {
-    let image = dispatch.controller().image();
+    let image = dispatch.image();
     let Some(names) = names else { return within_a_body(image.topics().map(|topic| describe(dispatch, topic))) };
     if let Some(name) = first_twice(&names) {
         return Err(MetadataError::AskedTwice { name: name.into() });
@@ -93,27 +142,19 @@ fn within_a_body(described: impl Iterator<Item = MetadataTopic>) -> Result<Vec<M
 fn describe<E: Env>(dispatch: &Dispatch<E>, topic: &cluster::metadata::TopicImage) -> MetadataTopic {
     let partitions = (0..).zip(&topic.partitions).map(|(index, partition)| {
         let name = TopicPartition { topic: topic.id, partition: PartitionIndex(index) };
-        let core = partition.placement.map_or_else(Default::default, |placement| placement.core);
-        match dispatch.shard().describe(name) {
-            Some(described) => MetadataPartition {
-                index: name.partition,
-                leader_epoch: described.leader_epoch,
-                core,
-                log_start: described.log_start,
-                high_watermark: described.high_watermark,
-                log_end: described.log_end,
-                size_bytes: described.size_bytes,
-            },
-            None => MetadataPartition {
-                index: name.partition,
-                leader_epoch: partition.leader_epoch,
-                core,
-                log_start: Offset(-1),
-                high_watermark: Offset(-1),
-                log_end: Offset(-1),
-                size_bytes: 0,
-            },
+        let mut known = MetadataPartition {
+            index: name.partition,
+            leader_epoch: partition.leader_epoch,
+            core: partition.placement.map_or_else(Default::default, |placement| placement.core),
+            log_start: Offset(-1),
+            high_watermark: Offset(-1),
+            log_end: Offset(-1),
+            size_bytes: 0,
+        };
+        if let Some(described) = dispatch.shard().describe(name) {
+            take(&mut known, &described);
         }
+        known
     });
     MetadataTopic {
         error: ErrorCode::None,
@@ -122,6 +163,14 @@ fn describe<E: Env>(dispatch: &Dispatch<E>, topic: &cluster::metadata::TopicImag
         configs: topic.configs.iter().map(|(name, value)| (name.clone(), value.clone())).collect(),
         partitions: partitions.collect(),
     }
+}
+
+fn take(partition: &mut MetadataPartition, described: &PartitionDescription) {
+    partition.leader_epoch = described.leader_epoch;
+    partition.log_start = described.log_start;
+    partition.high_watermark = described.high_watermark;
+    partition.log_end = described.log_end;
+    partition.size_bytes = described.size_bytes;
 }
 
 fn unknown(name: String) -> MetadataTopic {

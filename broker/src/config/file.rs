@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 
 use super::ConfigError;
-use super::values::{DurationText, SizeText, Spin};
+use super::values::{CpuList, DurationText, SizeText, Spin};
 use crate::likely::likely;
 
 /// Keys of the file, as `FileConfig` reads them.
@@ -15,7 +15,9 @@ pub const KEYS: &[&str] = &[
     "data_must_exist",
     "listen",
     "insecure",
-    "cpu",
+    "cores",
+    "cpus",
+    "core_port",
     "memory",
     "spin",
     "host_id",
@@ -38,9 +40,13 @@ pub struct FileConfig {
     pub listen: Option<SocketAddr>,
     /// See `--insecure`.
     pub insecure: Option<bool>,
-    /// The processor that the core is pinned to.
-    pub cpu: Option<usize>,
-    /// The core's region.
+    /// See `--cores`.
+    pub cores: Option<usize>,
+    /// The processors that cores are pinned to.
+    pub cpus: Option<CpuList>,
+    /// See `--core-port`.
+    pub core_port: Option<u16>,
+    /// The cores' regions together.
     pub memory: Option<SizeText>,
     /// How long the core polls before it sleeps.
     pub spin: Option<Spin>,

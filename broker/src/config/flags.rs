@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::values::{SizeText, Spin};
+use super::values::{CpuList, SizeText, Spin};
 
 /// Flags of `start`.
 #[derive(Args, Clone, Debug, Default)]
@@ -25,10 +25,17 @@ pub struct StartFlags {
     /// Allow a listen address that other machines reach, although clients are not authenticated
     #[arg(long, env = "CORELANE_INSECURE")]
     pub insecure: bool,
-    /// Pin the core to this processor [default: wherever the system runs it]
-    #[arg(long, value_name = "N", env = "CORELANE_CPU")]
-    pub cpu: Option<usize>,
-    /// Memory of the core's region, pinned [default: half of the limit of the cgroup or machine, 1GiB at most]
+    /// Cores: threads that each own some partitions [default: as many as --cpus names, else 1]
+    #[arg(long, value_name = "N", env = "CORELANE_CORES")]
+    pub cores: Option<usize>,
+    /// Pin the cores to these processors, as 0,2 or 0-3; in turn, if there are more cores [default: wherever the system runs them]
+    #[arg(long, alias = "cpu", value_name = "LIST", env = "CORELANE_CPUS")]
+    pub cpus: Option<CpuList>,
+    /// With several cores, core n also listens alone at PORT + n, for clients that go to the owner of a partition [default: 9100;
+    /// 0 takes any free ports]
+    #[arg(long, value_name = "PORT", env = "CORELANE_CORE_PORT")]
+    pub core_port: Option<u16>,
+    /// Memory of the cores' regions together, pinned [default: half of the limit of the cgroup or machine, 1GiB at most]
     #[arg(long, value_name = "SIZE", env = "CORELANE_MEMORY")]
     pub memory: Option<SizeText>,
     /// Poll before sleeping: off, always, or a duration up to 1ms [default: off]

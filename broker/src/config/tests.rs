@@ -26,7 +26,8 @@ fn a_wrong_value_is_refused_with_its_place() {
         ("spin = \"2ms\"", 1, "at most 1ms"),
         ("listen = \"localhost\"", 1, "socket address"),
         ("data = \"/one\"", 1, "sequence"),
-        ("cpu = [", 1, ""),
+        ("cpus = [", 1, ""),
+        ("cpus = \"3-1\"", 1, "is not a list of processors"),
     ] {
         let error = parse(text).unwrap_err().to_string();
         assert!(error.starts_with(&format!("corelane.toml:{line}:")) && error.contains(said), "{text}: {error}");
@@ -54,6 +55,29 @@ fn flags_win_over_the_file_and_the_file_over_defaults() {
     assert_eq!(settings.memory_bytes, 2 << 30);
     assert_eq!(settings.spin, Spin::For(Duration::from_micros(50)));
     assert_eq!(Settings::join(super::tests::flags(), FileConfig::default(), 1 << 28).unwrap().memory_bytes, 1 << 28);
+}
+
+#[test]
+fn cores_are_as_many_as_processors_unless_something_else_is_said() {
+    for (text, cpus) in [("3", vec![3]), ("0,2", vec![0, 2]), ("0-2,7", vec![0, 1, 2, 7])] {
+        assert_eq!(text.parse(), Ok(CpuList(cpus)));
+    }
+    for text in ["", "1,1", "0-2,1", "x", "2-1", "4096", "-1"] {
+        assert!(text.parse::<CpuList>().unwrap_err().contains("0-3"), "{text}");
+    }
+    let join = |flags: StartFlags, file: &str| Settings::join(flags, parse(file).unwrap(), 1 << 28);
+    let settings = join(flags(), "").unwrap();
+    assert_eq!((settings.cores, settings.cpus, settings.core_port), (1, vec![], 9100));
+    let settings = join(flags(), "cpus = \"1-2\"\ncore_port = 0").unwrap();
+    assert_eq!((settings.cores, settings.cpus, settings.core_port), (2, vec![1, 2], 0));
+    let settings = join(StartFlags { cores: Some(4), ..flags() }, "cpus = 1").unwrap();
+    assert_eq!((settings.cores, settings.cpus), (4, vec![1]));
+    let error = join(StartFlags { cores: Some(5), ..flags() }, "").unwrap_err().to_string();
+    assert!(error.contains("memory is 268435456, allowed are 335544320"), "{error}");
+    let error = join(StartFlags { cores: Some(0), ..flags() }, "").unwrap_err().to_string();
+    assert!(error.contains("cores is 0, allowed are 1 to 1024"), "{error}");
+    let error = join(StartFlags { cores: Some(2), core_port: Some(65535), ..flags() }, "").unwrap_err().to_string();
+    assert!(error.contains("core_port + cores - 1 is 65536"), "{error}");
 }
 
 #[test]

@@ -26,6 +26,33 @@ pub enum Spin {
     Always,
 }
 
+/// Processors, by number: `0,2` or `0-3`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CpuList(pub Vec<usize>);
+
+/// Processors are numbered below this.
+const CPUS_MAX: usize = 4096;
+
+impl FromStr for CpuList {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<CpuList, String> {
+        let refused =
+            || format!("{text:?} is not a list of processors; write it like 0, 0,2 or 0-3, each once and below {CPUS_MAX}");
+        let mut cpus = Vec::new();
+        for part in text.split(',') {
+            let (first, last) = part.split_once('-').unwrap_or((part, part));
+            let number = |text: &str| text.trim().parse::<usize>().ok().filter(|cpu| *cpu < CPUS_MAX);
+            let (Some(first), Some(last)) = (number(first), number(last)) else { return Err(refused()) };
+            if first > last || (first..=last).any(|cpu| cpus.contains(&cpu)) {
+                return Err(refused());
+            }
+            cpus.extend(first..=last);
+        }
+        Ok(CpuList(cpus))
+    }
+}
+
 impl FromStr for SizeText {
     type Err = String;
 
@@ -88,6 +115,12 @@ impl<T: FromStr<Err = String>> Visitor<'_> for TextVisitor<T> {
 impl<'de> de::Deserialize<'de> for SizeText {
     fn deserialize<D: Deserializer<'de>>(input: D) -> Result<SizeText, D::Error> {
         input.deserialize_any(TextVisitor(std::marker::PhantomData, "a size like \"1GiB\" or a number of bytes"))
+    }
+}
+
+impl<'de> de::Deserialize<'de> for CpuList {
+    fn deserialize<D: Deserializer<'de>>(input: D) -> Result<CpuList, D::Error> {
+        input.deserialize_any(TextVisitor(std::marker::PhantomData, "processors like \"0-3\" or one number"))
     }
 }
 

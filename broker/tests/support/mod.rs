@@ -71,8 +71,9 @@ impl Host {
 
     pub fn start_with(data: &Path, more: &[&str]) -> Host {
         let mut child = corelane()
-            .args(["start", "--listen", "127.0.0.1:0", "--memory", "64MiB", "--json", "--data"])
+            .args(["start", "--listen", "127.0.0.1:0", "--json", "--data"])
             .arg(data)
+            .args(if more.contains(&"--memory") { &[][..] } else { &["--memory", "64MiB"] })
             .args(more)
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -95,6 +96,12 @@ impl Host {
 
     pub fn address(&self) -> String {
         self.ready["native"].as_str().unwrap().to_owned()
+    }
+
+    /// Where each core listens alone.
+    pub fn core_addresses(&self) -> Vec<String> {
+        let ports = self.ready["core_ports"].as_array().unwrap();
+        ports.iter().map(|port| format!("127.0.0.1:{port}")).collect()
     }
 
     /// Runs a client subcommand against this host.
@@ -176,14 +183,22 @@ pub struct Raw(pub TcpStream);
 
 impl Raw {
     pub fn connect(host: &Host) -> Raw {
-        let stream = TcpStream::connect(host.address()).unwrap();
+        Raw::connect_to(&host.address())
+    }
+
+    pub fn connect_to(address: &str) -> Raw {
+        let stream = TcpStream::connect(address).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
         stream.set_nodelay(true).unwrap();
         Raw(stream)
     }
 
     pub fn greeted(host: &Host) -> Raw {
-        let mut raw = Raw::connect(host);
+        Raw::greeted_at(&host.address())
+    }
+
+    pub fn greeted_at(address: &str) -> Raw {
+        let mut raw = Raw::connect_to(address);
         let hello = HelloRequest {
             client_id: "test".into(),
             client_software: "test".into(),

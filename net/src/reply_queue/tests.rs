@@ -5,7 +5,6 @@ use std::task::Waker;
 use futures_lite::future::{block_on, poll_fn};
 use runtime::Region;
 use runtime::local::{OnceReceiver, once};
-use smallvec::smallvec;
 
 use super::*;
 
@@ -19,7 +18,7 @@ impl Future for Later {
 }
 
 fn response(text: &str) -> Response {
-    Response { parts: smallvec![SendPart::Owned(text.as_bytes().into())] }
+    Response::from(SendParts::from_iter([SendPart::Owned(text.as_bytes().into())]))
 }
 
 fn bytes_of(parts: &SendParts) -> Vec<u8> {
@@ -104,7 +103,7 @@ fn a_large_reply_is_cut_into_bounded_sends() {
     let total = 3 * SEND_BYTES_MAX + 77;
     chunk.append(&vec![1; total]);
     let mut queue = ReplyQueue::<Later>::default();
-    queue.push_ready(Response { parts: smallvec![SendPart::Owned(Box::new([0; 32])), SendPart::Chunk(chunk.freeze())] });
+    queue.push_ready(Response::from(SendParts::from_iter([SendPart::Owned(Box::new([0; 32])), SendPart::Chunk(chunk.freeze())])));
     queue.push_ready(response("end"));
     let mut all = Vec::new();
     let mut sends = 0;

@@ -146,6 +146,20 @@ fn a_call_that_is_dropped_is_cancelled_at_the_other_core() {
 }
 
 #[test]
+fn what_crosses_takes_its_time() {
+    run(6, |env| async move {
+        let cores = Cores::new(env.world());
+        let ((here, _), (there, arrivals)) = (cores.join(A), cores.join(B));
+        for sent in 0..50 {
+            here.sent(B);
+            assert!(!there.has_arrived(A), "number {sent} is under way");
+            arrivals.changed(sent).await;
+            assert!(there.has_arrived(A) && !there.has_arrived(A), "it arrives once");
+        }
+    });
+}
+
+#[test]
 fn a_core_that_leaves_the_mesh_ends_what_it_was_asked() {
     run(3, |env| async move {
         let shared = Cores::new(env.world());

@@ -29,6 +29,8 @@ use crate::random::Stream;
 /// Partition 0 of the first topic is the one that the tail reader follows.
 const CLASSES: [(&str, Class); 2] = [("device", Class::Device), ("written", Class::Written)];
 const PARTITIONS: u32 = 2;
+/// Cores of a start, at most.
+const CORES_MAX: u64 = 3;
 
 /// How often, with what.
 #[derive(Clone, Debug)]
@@ -47,7 +49,7 @@ pub struct CrashOptions {
 /// The harness failed, or a host doesn't start again.
 pub fn run(workdir: &Path, options: &CrashOptions) -> Result<(usize, usize)> {
     let data = workdir.join("data");
-    let host_options = HostOptions::new(options.binary.as_deref(), &data, &workdir.join("corelane.log"))?;
+    let mut host_options = HostOptions::new(options.binary.as_deref(), &data, &workdir.join("corelane.log"))?;
     let topics: Vec<Topic> = CLASSES.iter().map(|(name, _)| Topic { name: (*name).to_owned(), partitions: PARTITIONS }).collect();
     let mut host = Host::start(&host_options)?;
     let mut load = LoadOptions { pace: Duration::from_micros(300), seed: options.seed, ..LoadOptions::default() };
@@ -78,14 +80,16 @@ pub fn run(workdir: &Path, options: &CrashOptions) -> Result<(usize, usize)> {
         next_id = loaded.next_id;
         acks.extend(loaded.acks);
         let began = monotonic_ns();
+        // Partitions move between starts, as cores come and go.
+        host_options.cores = 1 + random.below(CORES_MAX);
         host = Host::start(&host_options)?;
         let start_ms = (monotonic_ns() - began) / 1_000_000;
         match audit::run(host.address(), Expected { topics: &topics, acks: &acks, next_id, topics_may_lack: false }) {
             Ok(audited) => {
                 passed += 1;
                 println!(
-                    "kill {number}: served again after {start_ms} ms, {} records, {} of them acknowledged",
-                    audited.records, audited.acknowledged
+                    "kill {number}: served again with {} cores after {start_ms} ms, {} records, {} of them acknowledged",
+                    host_options.cores, audited.records, audited.acknowledged
                 );
             }
             Err(error) => {

@@ -28,6 +28,8 @@ pub struct HostOptions {
     pub output: PathBuf,
     /// Region of the core, as the command line takes it.
     pub memory: String,
+    /// Cores.
+    pub cores: u64,
 }
 
 impl HostOptions {
@@ -39,7 +41,7 @@ impl HostOptions {
         let beside = std::env::current_exe()?.parent().context("this program lies in a folder")?.join("corelane");
         let binary = binary.map_or(beside, Path::to_owned);
         ensure!(binary.is_file(), "{} isn't there: cargo build --profile ci -p broker", binary.display());
-        Ok(HostOptions { binary, data: data.to_owned(), output: output.to_owned(), memory: "256MiB".into() })
+        Ok(HostOptions { binary, data: data.to_owned(), output: output.to_owned(), memory: "256MiB".into(), cores: 1 })
     }
 }
 
@@ -60,6 +62,7 @@ impl Host {
         let mut child = Command::new(&options.binary)
             .args(["start", "--listen", "127.0.0.1:0", "--json", "--memory", &options.memory, "--data"])
             .arg(&options.data)
+            .args(["--core-port", "0", "--cores", &options.cores.to_string()])
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(log)

@@ -14,11 +14,13 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
+use broker::member;
 use broker::node::{Node, NodeConfig};
 use net::ConnectionLimits;
 use protocol::ids::HostId;
 use runtime::Env;
 use runtime::local::{Notify, OnceSender, once};
+use runtime::mesh::seats;
 
 use crate::checker::history::{Action, Class, Fault};
 use crate::disk::{Crash, DiskFaults};
@@ -29,6 +31,7 @@ use crate::recorder::Recorder;
 use crate::scenario::{Ran, disk_faults_of};
 
 const PORT: u16 = 9090;
+const CORE_PORT: u16 = 9100;
 /// After the heal, progress must be seen within this.
 const HEALED_WITHIN: Duration = Duration::from_secs(60);
 
@@ -62,6 +65,8 @@ struct Shared {
     lives_ended: Cell<u64>,
     healed: Cell<bool>,
     stopping: Cell<bool>,
+    /// Cores of a life, at most.
+    cores_max: u64,
     clients: Cell<u64>,
     acknowledged: Cell<u64>,
     changed: Notify,
@@ -72,6 +77,7 @@ struct Shared {
 struct Life {
     number: u64,
     faulty: bool,
+    cores: usize,
 }
 
 impl Plan {
@@ -106,6 +112,20 @@ impl Shared {
         self.numbers.get()
     }
 
+    /// Where all cores listen, or one of them, which may not be there.
+    fn any_address(&self) -> SocketAddr {
+        let mut address = self.address;
+        if self.cores_max > 1 && self.stream().chance(1, 2) {
+            address.set_port(CORE_PORT + u16::try_from(self.stream().below(self.cores_max)).expect("few"));
+        }
+        address
+    }
+
+    /// Cores of the next life.
+    fn draw_cores(&self) -> usize {
+        if self.cores_max == 1 { 1 } else { 1 + usize::try_from(self.stream().below(self.cores_max)).expect("few") }
+    }
+
     fn stream(&self) -> &Stream {
         self.env.workload()
     }
@@ -120,6 +140,7 @@ fn config(address: SocketAddr, number: u64) -> NodeConfig {
         data: vec!["/data/one".into()],
         data_must_exist: false,
         listen: address,
+        core_port: CORE_PORT,
         host: HostId(1),
         host_name: "one".into(),
         connections: ConnectionLimits::default(),
@@ -130,7 +151,19 @@ fn config(address: SocketAddr, number: u64) -> NodeConfig {
 
 /// A life of the host, as its own task: starts, serves until it is told to stop, says how it went.
 async fn host(env: SimEnv, address: SocketAddr, life: Life, stop: Notify, ended: OnceSender<Result<(), String>>) {
-    let node = match Node::start(env.clone(), config(address, life.number)).await {
+    let processes = env.with_cores(life.cores);
+    let mut members = Vec::new();
+    let mut joined = processes.iter().zip(seats(life.cores)).map(|(process, seat)| (process.clone(), process.join(seat)));
+    let (first, mesh) = joined.next().expect("a host has a core");
+    for (process, mesh) in joined {
+        let (sender, receiver) = once();
+        members.push(receiver);
+        process.clone().spawn(async move {
+            member::run(process, mesh).await;
+            sender.send(());
+        });
+    }
+    let node = match Node::start_with(first, mesh, config(address, life.number)).await {
         Ok(node) => node,
         Err(error) => {
             ended.send(Err(format!("life {}: the host doesn't start: {error}", life.number)));
@@ -143,6 +176,9 @@ async fn host(env: SimEnv, address: SocketAddr, life: Life, stop: Notify, ended:
         stop.changed(0).await;
     }
     let stopped = node.stop().await;
+    for member in members {
+        member.await;
+    }
     ended.send(if stopped.unclean.is_empty() && out_of_service == 0 {
         Ok(())
     } else {
@@ -150,8 +186,8 @@ async fn host(env: SimEnv, address: SocketAddr, life: Life, stop: Notify, ended:
     });
 }
 
-/// Runs the scenario on the first host.
-pub async fn run(env: SimEnv) -> Ran {
+/// Runs the scenario on the first host, with so many cores at most.
+pub async fn run(env: SimEnv, cores_max: u64) -> Ran {
     let mut address = env.address();
     address.set_port(PORT);
     let shared = Rc::new(Shared {
@@ -162,6 +198,7 @@ pub async fn run(env: SimEnv) -> Ran {
         lives_ended: Cell::new(0),
         healed: Cell::new(false),
         stopping: Cell::new(false),
+        cores_max,
         clients: Cell::new(0),
         acknowledged: Cell::new(0),
         changed: Notify::new(),
@@ -178,7 +215,8 @@ pub async fn run(env: SimEnv) -> Ran {
     let mut process = env.clone();
     for number in 1..=shared.plan.lives {
         let faulty = env.workload().chance(1, 4);
-        process = lead_life(&shared, process, Life { number, faulty }).await;
+        let cores = shared.draw_cores();
+        process = lead_life(&shared, process, Life { number, faulty, cores }).await;
     }
     last_life(&shared, process).await;
     let wrong = shared.wrong.take();
@@ -236,7 +274,7 @@ async fn lead_life(shared: &Rc<Shared>, process: SimEnv, life: Life) -> SimEnv {
 
 /// The life without faults: all must work again, and everything must be there.
 async fn last_life(shared: &Rc<Shared>, process: SimEnv) {
-    let life = Life { number: shared.plan.lives + 1, faulty: false };
+    let life = Life { number: shared.plan.lives + 1, faulty: false, cores: shared.draw_cores() };
     let stop = Notify::new();
     let (ended, mut end) = once();
     process.spawn(host(process.clone(), shared.address, life, stop.clone(), ended));

@@ -160,7 +160,7 @@ pub(super) async fn catch_up(shared: &Rc<Shared>) {
 }
 
 async fn try_catch_up(shared: &Rc<Shared>) -> Result<(), RequestError> {
-    let session = Session::try_open(shared).await?;
+    let session = Session::try_open(shared, shared.address).await?;
     for partition in session.partitions.clone() {
         let (start, end) =
             (session.offset(&partition, OffsetSpec::Earliest).await?, session.offset(&partition, OffsetSpec::Latest).await?);

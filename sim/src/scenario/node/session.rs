@@ -1,5 +1,6 @@
 //! A client's session with the host: connected, greeted, topics known.
 
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -54,7 +55,7 @@ impl Session {
     /// Tries until it stands; `None` when the scenario ends.
     pub async fn open(shared: &Rc<Shared>) -> Option<Session> {
         while !shared.stopping.get() {
-            match Session::try_open(shared).await {
+            match Session::try_open(shared, shared.any_address()).await {
                 Ok(session) => return Some(session),
                 Err(error) => {
                     shared.env.world().note(|| format!("no session: {error}"));
@@ -66,8 +67,8 @@ impl Session {
     }
 
     /// One try.
-    pub async fn try_open(shared: &Rc<Shared>) -> Result<Session, RequestError> {
-        let client = Client::connect(&shared.env, shared.address).await?;
+    pub async fn try_open(shared: &Rc<Shared>, address: SocketAddr) -> Result<Session, RequestError> {
+        let client = Client::connect(&shared.env, address).await?;
         let hello =
             HelloRequest { client_id: "sim".into(), client_software: "sim".into(), version_min: 1, version_max: 1, features: 0 };
         let mut session = Session { client, partitions: Vec::new(), shared: shared.clone() };
