@@ -35,6 +35,11 @@ const CORE_PORT: u16 = 9100;
 /// After the heal, progress must be seen within this.
 const HEALED_WITHIN: Duration = Duration::from_secs(60);
 
+/// From so many bytes of values on they are small: without faults a load must fit the disk, since nothing is ever deleted.
+const LOAD_BYTES_MAX: u64 = 256 << 20;
+/// The values then, at most.
+const SMALL_VALUE_BYTES: u64 = 20;
+
 /// A topic of the scenario.
 struct Topic {
     name: String,
@@ -71,6 +76,8 @@ struct Shared {
     acknowledged: Cell<u64>,
     changed: Notify,
     numbers: Cell<u64>,
+    /// Of values, in all batches so far.
+    load_bytes: Cell<u64>,
 }
 
 #[derive(Clone, Copy)]
@@ -110,6 +117,15 @@ impl Shared {
     fn number(&self) -> u64 {
         self.numbers.set(self.numbers.get() + 1);
         self.numbers.get()
+    }
+
+    /// Bytes of each of so many values of a batch.
+    fn draw_value_bytes(&self, values: usize) -> usize {
+        let fits = self.load_bytes.get() < LOAD_BYTES_MAX;
+        let most = if fits { self.plan.value_bytes } else { SMALL_VALUE_BYTES };
+        let bytes = 8 + self.stream().below(most);
+        self.load_bytes.set(self.load_bytes.get() + bytes * u64::try_from(values).expect("few"));
+        usize::try_from(bytes).expect("small")
     }
 
     /// Where all cores listen, or one of them, which may not be there.
@@ -203,6 +219,7 @@ pub async fn run(env: SimEnv, cores_max: u64) -> Ran {
         acknowledged: Cell::new(0),
         changed: Notify::new(),
         numbers: Cell::new(1_000),
+        load_bytes: Cell::new(0),
         env: env.clone(),
     });
     for _ in 0..shared.plan.producers {

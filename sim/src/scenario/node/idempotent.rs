@@ -110,8 +110,7 @@ fn add(shared: &Shared, line: &mut Line, partition: &Partition) {
     let stream = shared.stream();
     let values: Vec<u64> = (0..1 + stream.below(5)).map(|_| shared.recorder.value()).collect();
     let times = vec![shared.env.wall_clock().0; values.len()];
-    let value_bytes = 8 + stream.index(usize::try_from(shared.plan.value_bytes).expect("small"));
-    let mut bytes = batches::make(&values, value_bytes, &times);
+    let mut bytes = batches::make(&values, shared.draw_value_bytes(values.len()), &times);
     let fields =
         ProducerFields { producer_id: line.id, producer_epoch: ProducerEpoch(0), base_sequence: line.next, transactional: false };
     stamp_producer(&mut bytes, fields);

@@ -77,7 +77,7 @@ fn send_one(shared: &Rc<Shared>, session: &Session, producer: u64, in_flight: &R
         let values: Vec<u64> = (0..1 + stream.below(5)).map(|_| shared.recorder.value()).collect();
         let wall = shared.env.wall_clock().0;
         let times: Vec<i64> = values.iter().map(|_| wall - i64::try_from(stream.below(50)).expect("small")).collect();
-        let bytes = batches::make(&values, 8 + stream.index(usize::try_from(shared.plan.value_bytes).expect("small")), &times);
+        let bytes = batches::make(&values, shared.draw_value_bytes(values.len()), &times);
         described.push(ProduceBatch {
             topic_id: partition.topic,
             partition: partition.index,
