@@ -149,13 +149,7 @@ impl<'a> Checker<'a> {
 
     fn collect_one(&mut self, operation: &'a Operation) {
         let is_final = self.heal.is_some_and(|heal| operation.start >= heal);
-        let (name, kind) = match &operation.action {
-            Action::Send { partition, .. } => (partition, "send"),
-            Action::Poll { partition, .. } => (partition, "poll"),
-            Action::Watermarks { partition, .. } => (partition, "watermarks"),
-            Action::Lookup { partition, .. } => (partition, "lookup"),
-            Action::Down { .. } | Action::Heal => return,
-        };
+        let Some((name, kind)) = operation.action.target() else { return };
         let history = self.partition(name);
         let ok = operation.outcome == Outcome::Ok;
         if is_final {
@@ -220,13 +214,13 @@ impl<'a> Checker<'a> {
             match step {
                 Step::Down(fault) => self.forget(&mut reached, fault),
                 Step::Began(operation) => {
-                    let Some(partition) = partition_of(operation) else { continue };
+                    let Some((partition, _)) = operation.action.target() else { continue };
                     let state = reached.entry(partition).or_default();
                     let acknowledged = state.acknowledged.values().copied().max().unwrap_or(-1);
                     begun.insert(operation, (acknowledged, state.high_watermark, state.log_start));
                 }
                 Step::Ended(operation) => {
-                    let Some(partition) = partition_of(operation) else { continue };
+                    let Some((partition, _)) = operation.action.target() else { continue };
                     let Some(before) = begun.remove(&std::ptr::from_ref(operation)) else { continue };
                     let state = reached.entry(partition).or_default();
                     judge(operation, before, state, &mut self.anomalies);
@@ -402,16 +396,6 @@ impl<'a> Checker<'a> {
 impl Default for Reached {
     fn default() -> Reached {
         Reached { acknowledged: BTreeMap::new(), high_watermark: -1, log_start: -1, consumers: BTreeMap::new() }
-    }
-}
-
-fn partition_of(operation: &Operation) -> Option<&str> {
-    match &operation.action {
-        Action::Send { partition, .. }
-        | Action::Poll { partition, .. }
-        | Action::Watermarks { partition, .. }
-        | Action::Lookup { partition, .. } => Some(partition),
-        Action::Down { .. } | Action::Heal => None,
     }
 }
 

@@ -131,6 +131,20 @@ pub enum Action {
     Heal,
 }
 
+impl Action {
+    /// The partition that it is about and what it asks of it.
+    #[must_use]
+    pub fn target(&self) -> Option<(&str, &'static str)> {
+        match self {
+            Action::Send { partition, .. } => Some((partition, "send")),
+            Action::Poll { partition, .. } => Some((partition, "poll")),
+            Action::Watermarks { partition, .. } => Some((partition, "watermarks")),
+            Action::Lookup { partition, .. } => Some((partition, "lookup")),
+            Action::Down { .. } | Action::Heal => None,
+        }
+    }
+}
+
 /// One line of a history.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Operation {

@@ -297,16 +297,27 @@ async fn last_life(shared: &Rc<Shared>, process: SimEnv) {
     process.spawn(host(process.clone(), shared.address, life, stop.clone(), ended));
     shared.healed.set(true);
     shared.recorder.note(Action::Heal);
+    let partitions = shared.plan.topics.iter().map(|topic| topic.partitions as usize).sum::<usize>();
     let healed = shared.acknowledged.get();
-    let enough = healed + 5 * shared.plan.topics.iter().map(|topic| u64::from(topic.partitions)).sum::<u64>();
+    let enough = healed + 5 * partitions as u64;
     let begun = shared.env.now();
-    while shared.acknowledged.get() < enough {
+    loop {
+        // What was sent into a connection of the life before counts as tried, and is answered by nobody.
+        let (taking, failing) = shared.recorder.since_heal();
+        let acknowledged = shared.acknowledged.get();
+        if acknowledged >= enough && taking == partitions && failing.is_empty() {
+            break;
+        }
         if let Some(Err(error)) = end.try_take() {
             shared.complain(error);
             return;
         }
         if shared.env.now().since(begun) > HEALED_WITHIN {
-            shared.complain(format!("{} records acknowledged in the minute after the heal", shared.acknowledged.get() - healed));
+            let acknowledged = acknowledged - healed;
+            shared.complain(format!(
+                "in the minute after the heal {acknowledged} batches are acknowledged, {taking} of {partitions} partitions take records, never \
+                 done: {failing:?}"
+            ));
             return;
         }
         shared.env.sleep(Duration::from_millis(20)).await;
