@@ -17,7 +17,7 @@ use thread_priority::unix::{NormalThreadSchedulePolicy, ThreadSchedulePolicy, se
 use crate::machine;
 
 /// Spins between two looks at whether to end.
-const SPINS_PER_LOOK: usize = 1000;
+const SPINS_PER_LOOK: usize = 100;
 
 /// A processor kept awake, until this is stopped or dropped.
 pub struct Awake {
@@ -36,6 +36,7 @@ impl Awake {
                 for _ in 0..SPINS_PER_LOOK {
                     std::hint::spin_loop();
                 }
+                std::thread::yield_now();
             }
             Ok(())
         });

@@ -249,6 +249,9 @@ impl Generator {
             return Ok(());
         }
         let sleep_nanos = if self.in_flight.is_empty() { left_nanos.saturating_sub(SPIN_NANOS) } else { 0 };
+        if sleep_nanos == 0 {
+            std::thread::yield_now();
+        }
         let limit = Timespec::try_from(Duration::from_nanos(sleep_nanos))?;
         let mut sockets = Vec::with_capacity(2);
         sockets.push(PollFd::new(&self.wire.stream, PollFlags::IN));
