@@ -55,7 +55,7 @@ pub async fn open<E: Env>(
     directories: &Directories<E>,
     progress: &Progress,
 ) -> Result<Replayed, MetadataError> {
-    let config = TopicConfig { batch_bytes_max: BATCH_BYTES_CEILING, ..TopicConfig::default() };
+    let config = TopicConfig { batch_bytes_max: BATCH_BYTES_CEILING, retention_ms: None, ..TopicConfig::default() };
     let failed = |error: shard::OpenPartitionError| MetadataError::Open(error.to_string());
     match directories.with_metadata_log() {
         None => {

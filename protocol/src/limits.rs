@@ -125,6 +125,8 @@ pub const SEGMENT_REACH_MAX: i64 = (1 << 31) - 1;
 pub const SEGMENT_BYTES_DEFAULT: u64 = 1 << 30;
 /// Age at which a segment rolls by default (`segment.ms`), in milliseconds: Kafka's default, seven days.
 pub const SEGMENT_MS_DEFAULT: u64 = 7 * 24 * 3600 * 1000;
+/// Age from which on segments are deleted by default (`retention.ms`), in milliseconds: Kafka's default, seven days.
+pub const RETENTION_MS_DEFAULT: u64 = 7 * 24 * 3600 * 1000;
 /// Smallest `segment.bytes`.
 pub const SEGMENT_BYTES_MIN: u64 = 1 << 20;
 /// Log bytes between two entries of the offset index (`index.interval.bytes`).

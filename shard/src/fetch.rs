@@ -12,7 +12,7 @@ use std::future::poll_fn;
 use std::rc::Rc;
 use std::time::Duration;
 
-use cluster::replica::{EpochError, Reader};
+use cluster::replica::{EpochError, Positions, Reader};
 use protocol::error::{ErrorCode, WireError};
 use protocol::ids::{LeaderEpoch, Offset, TopicPartition};
 use protocol::limits::{FETCH_BYTES_MAX, FETCH_WAIT_MS_MAX};
@@ -283,6 +283,11 @@ impl<E: Env> Shard<E> {
                 Ok(Read { bound, next_offset: wanted.offset, fetched, lacked_memory: Some(error) })
             }
             Err(error) => {
+                // What was read has left the log meanwhile, and its file with it.
+                let Positions { log_start, log_end, .. } = cell.partition.borrow().replica().positions();
+                if wanted.offset < log_start {
+                    return Err(FetchError::OutOfRange { asked: wanted.offset, log_start, log_end });
+                }
                 tracing::error!(partition = %cell.name, %error, "a read failed");
                 Err(error.into())
             }

@@ -201,11 +201,17 @@ impl<E: Env> Shard<E> {
     pub(crate) async fn write_checkpoints(&self) {
         for directory in self.directories() {
             let cells = self.cells();
-            let here = cells.iter().filter(|cell| cell.directory == directory.id());
-            let entries = here.map(|cell| cell.partition.borrow().checkpoint_entry()).collect();
+            let here = || cells.iter().filter(|cell| cell.directory == directory.id());
+            let entries = here().map(|cell| cell.partition.borrow().checkpoint_entry()).collect();
+            let starts: Vec<_> = here().map(|cell| cell.partition.borrow().log().planned_start()).collect();
             if let Err(error) = directory.write_checkpoint(self.broker_epoch(), entries).await {
                 // The checkpoint before it counts: the next recovery scans more.
                 tracing::warn!(directory = %directory.path().display(), %error, "no checkpoint could be written");
+                continue;
+            }
+            for (cell, start) in here().zip(starts) {
+                cell.partition.borrow_mut().start_is_durable(start);
+                self.start_removal(cell);
             }
         }
     }

@@ -10,7 +10,7 @@ use runtime::Env;
 use storage::LookupStep;
 
 use crate::fetch::FetchError;
-use crate::shard::Shard;
+use crate::shard::{PartitionCell, Shard};
 
 impl<E: Env> Shard<E> {
     /// The offset that is asked for, with the record's timestamp where a time was asked for (else -1). `None` if no visible record is
@@ -26,6 +26,23 @@ impl<E: Env> Shard<E> {
         leader_epoch: LeaderEpoch,
     ) -> Result<Option<(Offset, Timestamp)>, FetchError> {
         let cell = self.cell(partition).ok_or(FetchError::UnknownPartition { partition })?;
+        loop {
+            let log_start = cell.partition.borrow().replica().positions().log_start;
+            let found = self.look(&cell, at, reader, leader_epoch).await;
+            // Segments have left the log meanwhile, and their files with them: what is there now answers.
+            if found.is_ok() || cell.partition.borrow().replica().positions().log_start == log_start {
+                return found;
+            }
+        }
+    }
+
+    async fn look(
+        &self,
+        cell: &PartitionCell<E>,
+        at: OffsetSpec,
+        reader: Reader,
+        leader_epoch: LeaderEpoch,
+    ) -> Result<Option<(Offset, Timestamp)>, FetchError> {
         let mut step = {
             let mut state = cell.partition.borrow_mut();
             state.check_serving()?;
@@ -33,7 +50,7 @@ impl<E: Env> Shard<E> {
             match at {
                 OffsetSpec::Earliest => return Ok(Some((state.replica().positions().log_start, Timestamp::NONE))),
                 OffsetSpec::Latest => {
-                    let latest = state.replica().latest_offset(reader).ok_or(FetchError::NotYet { partition })?;
+                    let latest = state.replica().latest_offset(reader).ok_or(FetchError::NotYet { partition: cell.name })?;
                     return Ok(Some((latest, Timestamp::NONE)));
                 }
                 OffsetSpec::AtOrAfter(timestamp) => {

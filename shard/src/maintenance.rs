@@ -1,4 +1,4 @@
-//! Maintenance of a shard's logs: space ahead, the next segment, rolls by time, seals, flushes of class `written`, checkpoints.
+//! Maintenance of a shard's logs: space ahead, the next segment, rolls by time, seals, flushes of class `written`, checkpoints, retention.
 //!
 //! Each partition is asked after its writes (a hot one needs space at once) and each second (a quiet one rolls by time, trap T33). One
 //! piece per partition is out at a time; its task goes on with the next. Directories get a checkpoint each few seconds, if
@@ -42,7 +42,9 @@ impl<E: Env> Shard<E> {
                 }
                 self.settle(cell, |state, purgatory, woken| state.check_log(purgatory, woken));
                 self.watch_crowding(cell);
+                cell.partition.borrow_mut().retain(self.env().wall_clock());
                 self.start_maintenance(cell);
+                self.start_removal(cell);
             }
             round += 1;
             let writes = self.counters().writes.value();
@@ -58,6 +60,20 @@ impl<E: Env> Shard<E> {
         if let Some(plan) = self.begin_maintenance(cell) {
             let (shard, cell) = (self.clone(), cell.clone());
             self.env().spawn(async move { shard.maintain(cell, plan).await });
+        }
+    }
+
+    /// Has the files of segments removed that have left the partition's log.
+    pub(crate) fn start_removal(&self, cell: &Rc<PartitionCell<E>>) {
+        let plan = cell.partition.borrow_mut().begin_removal();
+        if let Some(plan) = plan {
+            let (shard, cell) = (self.clone(), cell.clone());
+            self.env().spawn(async move {
+                let outcome = plan.execute().await;
+                shard.settle(&cell, |state, purgatory, woken| state.finish_removal(outcome, purgatory, woken));
+                shard.start_removal(&cell);
+                shard.follow_up(&cell);
+            });
         }
     }
 

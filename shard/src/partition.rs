@@ -9,6 +9,8 @@
 //! (T75); batches that wait for room keep their order, and none overtakes them; a partition that has stopped answers everything with
 //! why, and stays stopped.
 
+mod retention;
+
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -108,6 +110,7 @@ pub(crate) struct Partition<E: Env> {
     visible_bytes: u64,
     writes_in_flight: usize,
     maintenance_running: bool,
+    removal_running: bool,
 }
 
 /// A batch that waits for room.
@@ -126,6 +129,8 @@ pub(crate) fn log_config(config: &TopicConfig) -> LogConfig {
         segment_bytes: config.segment_bytes,
         segment_ms: config.segment_ms,
         index_interval_bytes: config.index_interval_bytes,
+        retention_ms: config.retention_ms,
+        retention_bytes: config.retention_bytes,
     }
 }
 
@@ -156,6 +161,7 @@ impl<E: Env> Partition<E> {
             visible_bytes: 0,
             writes_in_flight: 0,
             maintenance_running: false,
+            removal_running: false,
         }
     }
 
@@ -339,7 +345,7 @@ impl<E: Env> Partition<E> {
 
     /// Whether bytes wait to be written and no outcome is awaited that would bring the next write.
     pub(crate) fn is_stalled(&self) -> bool {
-        let idle = self.writes_in_flight == 0 && !self.maintenance_running;
+        let idle = self.writes_in_flight == 0 && !self.maintenance_running && !self.removal_running;
         idle && self.writes_on() && self.log.unwritten_bytes() > 0
     }
 

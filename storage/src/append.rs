@@ -76,6 +76,7 @@ impl<E: Env> Log<E> {
         let max_timestamp = if with.log_append_time { with.wall } else { header.max_timestamp };
         let active = self.active_mut();
         active.first_append.get_or_insert(with.wall);
+        active.last_append = Some(with.wall);
         active.note(
             NotedBatch { base_offset: base, last_offset: last, leader_epoch: with.leader_epoch, max_timestamp, size },
             position,

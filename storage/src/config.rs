@@ -14,6 +14,10 @@ pub struct LogConfig {
     pub segment_ms: u64,
     /// Log bytes between two entries of the offset index.
     pub index_interval_bytes: u64,
+    /// Age from which on whole segments leave the log, in milliseconds; `None` for no age.
+    pub retention_ms: Option<u64>,
+    /// Size above which whole segments leave the log, in bytes; `None` for no size.
+    pub retention_bytes: Option<u64>,
 }
 
 impl Default for LogConfig {
@@ -23,6 +27,8 @@ impl Default for LogConfig {
             segment_bytes: SEGMENT_BYTES_DEFAULT,
             segment_ms: SEGMENT_MS_DEFAULT,
             index_interval_bytes: INDEX_INTERVAL_BYTES,
+            retention_ms: None,
+            retention_bytes: None,
         }
     }
 }

@@ -304,6 +304,7 @@ impl<E: Env> Log<E> {
             offsets: crate::log::Offsets { log_start: base, flushed: base, written: base, log_end: base },
             last_epoch: LeaderEpoch(-1),
             sealed: Default::default(),
+            retired: Default::default(),
             open: [active].into(),
             prepared: None,
             tail: crate::log::Tail::default(),
@@ -326,7 +327,7 @@ impl<E: Env> Log<E> {
         let segments = self.open.iter().map(|segment| segment.checkpoint()).collect();
         CheckpointEntry {
             log: self.name,
-            log_start: self.offsets.log_start,
+            log_start: self.planned_start(),
             flushed: self.offsets.flushed,
             producers: self.producers.on_disk,
             segments,

@@ -48,6 +48,7 @@ pub struct Log<E: Env> {
     pub(crate) offsets: Offsets,
     pub(crate) last_epoch: LeaderEpoch,
     pub(crate) sealed: VecDeque<SealedSegment<E>>,
+    pub(crate) retired: crate::retention::Retired<E>,
     /// Unsealed segments, oldest first; the last is the active one.
     pub(crate) open: VecDeque<OpenSegment<E>>,
     pub(crate) prepared: Option<Prepared>,
@@ -264,8 +265,8 @@ impl<E: Env> Drop for Log<E> {
         for segment in &self.open {
             runtime::File::close(&segment.file.file);
         }
-        for segment in &self.sealed {
-            runtime::File::close(&segment.file.file);
+        for file in self.sealed.iter().map(|segment| &segment.file).chain(self.retired_files()) {
+            runtime::File::close(&file.file);
         }
     }
 }

@@ -17,6 +17,8 @@ use crate::error::LogFailure;
 use crate::file::SegmentFile;
 use crate::log::Log;
 use crate::metrics::Metrics;
+use crate::producers::Snapshot;
+use crate::retention::{LearnPlan, Learned};
 use crate::seal::{PersistPlan, Persisted, SealPlan, Sealed};
 use crate::segment::{Name, Prepared};
 use crate::write::Rename;
@@ -97,6 +99,13 @@ enum Work<E: Env> {
     Flush(FlushPlan<E>),
     Seal(SealPlan<E>),
     Persist(PersistPlan<E>),
+    /// Write the producers' state beside the log.
+    KeepProducers {
+        snapshot: Snapshot,
+        directory: PathBuf,
+    },
+    /// Ask sealed segments how old they are.
+    Learn(LearnPlan),
 }
 
 /// What became of it.
@@ -113,6 +122,8 @@ enum Done {
     Flush(Flushed),
     Seal(Sealed),
     Persist(Persisted),
+    KeepProducers { at: Offset },
+    Learn(Learned),
 }
 
 /// A flush of everything that a log has written.
@@ -194,6 +205,11 @@ impl<E: Env> MaintenancePlan<E> {
                 let (persisted, result) = plan.execute(&env).await;
                 MaintenanceOutcome { done: Done::Persist(persisted), result }
             }
+            Work::KeepProducers { snapshot, directory } => {
+                let result = snapshot.write(&env, &directory).await;
+                MaintenanceOutcome { done: Done::KeepProducers { at: snapshot.at }, result }
+            }
+            Work::Learn(plan) => MaintenanceOutcome { done: Done::Learn(plan.execute(&env).await), result: Ok(()) },
         }
     }
 }
@@ -233,7 +249,8 @@ impl<E: Env> Log<E> {
         }
         self.roll_by_time(wall);
         let work = self.space_work(now, wall).or_else(|| self.zero_work()).or_else(|| self.rename_work());
-        let work = work.or_else(|| self.begin_seal(now).map(Work::Seal)).or_else(|| self.safety_work(now))?;
+        let work = work.or_else(|| self.begin_seal(now).map(Work::Seal)).or_else(|| self.safety_work(now));
+        let work = work.or_else(|| self.retention_work(now, wall))?;
         self.maintenance.running = true;
         Some(MaintenancePlan { env: self.env.clone(), work })
     }
@@ -269,11 +286,22 @@ impl<E: Env> Log<E> {
                 Ok(())
             }
             (Done::Flush(flushed), result) => self.settle_flush(flushed, result, now),
-            (Done::Seal(_) | Done::Persist(_), result) if self.waits_for_space(&result, now) => self.check_running(),
+            (Done::Learn(learned), _) => {
+                self.finish_learn(learned);
+                Ok(())
+            }
+            (Done::Seal(_) | Done::Persist(_) | Done::KeepProducers { .. }, result) if self.waits_for_space(&result, now) => {
+                self.check_running()
+            }
             (Done::Seal(sealed), result) => self.finish_seal(sealed, result),
             (Done::Persist(persisted), result) => {
                 self.maintenance.last_persist = now;
                 self.finish_persist(persisted, result)
+            }
+            (Done::KeepProducers { at }, result) => {
+                result.map_err(|cause| self.fail("keeping the producers", (self.active().base, 0), cause))?;
+                self.producers.on_disk = self.producers.on_disk.max(at);
+                Ok(())
             }
         }
     }
@@ -350,7 +378,7 @@ impl<E: Env> Log<E> {
     }
 
     fn roll_by_time(&mut self, wall: Timestamp) {
-        if self.active().appended == 0 || !self.is_too_old(wall) {
+        if self.active().appended == 0 || !(self.is_too_old(wall) || self.is_active_expired(wall)) {
             return;
         }
         if self.prepared.is_some() {
@@ -437,6 +465,18 @@ impl<E: Env> Log<E> {
         }
         let overdue = due(self.maintenance.last_persist);
         self.begin_persist(if overdue { 1 } else { UNPERSISTED_BYTES_MAX }, now).map(Work::Persist)
+    }
+
+    /// What has to be known or written before a segment may leave the log.
+    fn retention_work(&mut self, now: Monotonic, wall: Timestamp) -> Option<Work<E>> {
+        if let Some(plan) = self.begin_learn(wall) {
+            return Some(Work::Learn(plan));
+        }
+        if !self.may_write_indexes(now) {
+            return None;
+        }
+        let snapshot = self.begin_keep_producers(wall)?;
+        Some(Work::KeepProducers { snapshot, directory: self.directory.clone() })
     }
 
     /// Gives up memory that idle readers and an idle tail hold.

@@ -16,6 +16,8 @@ pub(crate) const MANIFEST_VERSION: u16 = 1;
 const TAG_EPOCHS: u16 = 1;
 /// The idempotent producers at the segment's end, as the log's owner gave them; without it there were none.
 pub(crate) const TAG_PRODUCERS: u16 = 2;
+/// The wall clock at the last append, `i64`.
+pub(crate) const TAG_LAST_APPEND: u16 = 3;
 /// A manifest is at most this large, in bytes.
 pub(crate) const MANIFEST_BYTES_MAX: usize = 4 << 20;
 
@@ -66,6 +68,13 @@ impl Manifest {
     /// The producers at the segment's end; `None` for nobody.
     pub(crate) fn producers(&self) -> Option<&[u8]> {
         self.others.iter().find(|(tag, _)| *tag == TAG_PRODUCERS).map(|(_, bytes)| &bytes[..])
+    }
+
+    /// The wall clock at the last append; as good as it is known where no part says it.
+    pub(crate) fn last_append(&self) -> Timestamp {
+        let part = self.others.iter().find(|(tag, _)| *tag == TAG_LAST_APPEND);
+        let said = part.and_then(|(_, bytes)| Some(i64::from_le_bytes(*bytes.first_chunk()?)));
+        said.map_or(self.first_append.max(self.max_timestamp), Timestamp)
     }
 
     pub(crate) fn encode(&self) -> Vec<u8> {

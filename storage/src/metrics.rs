@@ -55,6 +55,10 @@ counters!(
     evicted_bytes,
     /// Segments begun because the one before was full or too old.
     rolls,
+    /// Segments removed, as retention or a deletion asked.
+    removed_segments,
+    /// Bytes of batches in them.
+    removed_bytes,
     /// Appends refused because space or memory wasn't ready.
     refused_appends,
 );

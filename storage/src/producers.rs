@@ -197,7 +197,9 @@ impl Replaying<'_> {
         let beside = Snapshot::read(env, directory).await?;
         let on_disk = beside.as_ref().map_or(Offset(-1), |snapshot| snapshot.at);
         self.present = known.is_some() || on_disk >= Offset(0);
-        let (path, newest) = match beside.filter(|snapshot| snapshot.at > sealed_to) {
+        // One at the very end of what was sealed stands for manifests that are gone.
+        let counts = |snapshot: &Snapshot| snapshot.at > sealed_to || (known.is_none() && snapshot.at == sealed_to);
+        let (path, newest) = match beside.filter(counts) {
             Some(snapshot) => (directory.join(PRODUCERS_NAME), Some(snapshot)),
             None => (directory.to_path_buf(), known.map(|bytes| Snapshot { at: sealed_to, bytes })),
         };

@@ -10,7 +10,7 @@
 
 mod cut;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -34,6 +34,7 @@ use crate::maintenance::prepare;
 use crate::manifest::{MANIFEST_BYTES_MAX, Manifest, ManifestError};
 use crate::producers::{PRODUCERS_NAME, ProducerReplay, Replaying};
 use crate::readahead::{READ_BYTES_MAX, Stream};
+use crate::retention::is_leftover;
 use crate::rewrite::Rewriter;
 use crate::segment::{NotedBatch, OpenSegment, SealedSegment, parse_segment_name, segment_path};
 use crate::time_index::{TIME_ENTRY_BYTES, TimeEntry};
@@ -252,6 +253,7 @@ impl<E: Env> Recovery<'_, E> {
         self.log.offsets = crate::log::Offsets { log_start, flushed: end, written: end, log_end: end };
         self.log.last_epoch = place.last_epoch;
         self.log.producers.present = self.replaying.present;
+        self.log.start_is_durable(log_start);
         Ok(cut)
     }
 
@@ -284,9 +286,15 @@ impl<E: Env> Recovery<'_, E> {
             Err(error) => return Err(failed()(error)),
         };
         let mut files = Files { logs: Vec::new(), manifests: Vec::new() };
-        for entry in entries {
+        let bases =
+            entries.iter().filter_map(|entry| parse_segment_name(&entry.name).filter(|(_, extension)| *extension == "log"));
+        let bases: BTreeSet<Offset> = bases.map(|(base, _)| base).collect();
+        for entry in &entries {
             match parse_segment_name(&entry.name) {
                 Some((base, "log")) => files.logs.push((base, entry.length)),
+                Some((base, extension)) if is_leftover(extension, bases.contains(&base)) => {
+                    disk.remove_file(&self.directory.join(&entry.name)).await.map_err(failed())?;
+                }
                 Some((base, "manifest")) => files.manifests.push(base),
                 Some((_, "index" | "timeindex")) => {}
                 None if entry.name == PRODUCERS_NAME => {}
@@ -343,7 +351,7 @@ impl<E: Env> Recovery<'_, E> {
             let end = if index + 1 < sealed { files.logs[index + 1].0 } else { place.expected };
             let file = self.env.disk().file(self.log_file(base), false);
             let file = crate::file::SegmentFile::new(file, metrics.clone());
-            self.log.sealed.push_back(SealedSegment { base, end, size, file, max_timestamp: None });
+            self.log.sealed.push_back(SealedSegment { base, end, size, file, max_timestamp: None, last_append: None });
         }
         Ok((sealed, place, producers))
     }
@@ -401,8 +409,7 @@ impl<E: Env> Recovery<'_, E> {
                 segment.note(NotedBatch::of(&header), position);
             }
             self.replaying.batch(&header);
-            let first_seen = if header.max_timestamp.0 > 0 { header.max_timestamp } else { self.env.wall_clock() };
-            segment.first_append.get_or_insert(first_seen.min(self.env.wall_clock()));
+            segment.found(header.max_timestamp, self.env.wall_clock());
             *place = Place { expected: header.next_offset(), last_epoch: place.last_epoch.max(header.leader_epoch) };
             position += in_file(header.size);
             if place.expected <= self.vouched {

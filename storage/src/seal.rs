@@ -17,7 +17,7 @@ use crate::error::LogFailure;
 use crate::file::SegmentFile;
 use crate::index::{INDEX_ENTRY_BYTES, IndexEntry};
 use crate::log::Log;
-use crate::manifest::{IndexSummary, Manifest, TAG_PRODUCERS};
+use crate::manifest::{IndexSummary, Manifest, TAG_LAST_APPEND, TAG_PRODUCERS};
 use crate::producers::Snapshot;
 use crate::segment::{Name, OpenSegment, PersistedIndexes, SealedSegment, segment_path};
 use crate::time_index::{TIME_ENTRY_BYTES, TimeEntry};
@@ -215,10 +215,12 @@ impl<E: Env> OpenSegment<E> {
     }
 }
 
-/// The part of a manifest that says who the producers were at the segment's end.
-fn producers_part<E: Env>(segment: &OpenSegment<E>) -> Vec<(u16, Vec<u8>)> {
-    let given = segment.producers_at_end.iter().filter(|snapshot| !snapshot.is_empty());
-    given.map(|snapshot| (TAG_PRODUCERS, snapshot.to_vec())).collect()
+/// The parts of a manifest that say who the producers were at the segment's end, and when that was appended.
+fn parts_of<E: Env>(segment: &OpenSegment<E>) -> Vec<(u16, Vec<u8>)> {
+    let producers = segment.producers_at_end.iter().filter(|snapshot| !snapshot.is_empty());
+    let producers = producers.map(|snapshot| (TAG_PRODUCERS, snapshot.to_vec()));
+    let last_append = segment.last_append.map(|wall| (TAG_LAST_APPEND, wall.0.to_le_bytes().to_vec()));
+    producers.chain(last_append).collect()
 }
 
 impl<E: Env> Log<E> {
@@ -289,7 +291,7 @@ impl<E: Env> Log<E> {
             max_timestamp_offset: first.time_index.max_offset(),
             first_append: first.first_append.unwrap_or(Timestamp::NONE),
             epochs: first.epochs.clone(),
-            others: producers_part(first),
+            others: parts_of(first),
         };
         Some(SealPlan { persist, manifest })
     }
@@ -307,6 +309,7 @@ impl<E: Env> Log<E> {
             size: segment.appended,
             file: segment.file,
             max_timestamp,
+            last_append: segment.last_append,
         });
         if self.offsets.flushed < end {
             self.offsets.flushed = end;

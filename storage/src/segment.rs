@@ -71,6 +71,8 @@ pub(crate) struct OpenSegment<E: Env> {
     pub(crate) epochs: EpochStarts,
     /// Wall clock at the first append.
     pub(crate) first_append: Option<Timestamp>,
+    /// Wall clock at the last append, or at the recovery that found it.
+    pub(crate) last_append: Option<Timestamp>,
     /// Entries of both indexes that lie in their files, and the log position up to which they reach.
     pub(crate) persisted: PersistedIndexes,
     /// Once it has rolled: its owner's snapshot of the producers as of its end, empty for nobody; `None` until it was given.
@@ -117,6 +119,7 @@ impl<E: Env> OpenSegment<E> {
             time_index: TimeIndex::new(base),
             epochs: SmallVec::new(),
             first_append: None,
+            last_append: None,
             persisted: PersistedIndexes::default(),
             producers_at_end: None,
         }
@@ -132,6 +135,13 @@ impl<E: Env> OpenSegment<E> {
             first_append: self.first_append.unwrap_or(Timestamp::NONE),
             epochs: self.epochs.iter().filter(|(_, start)| *start <= last).copied().collect(),
         }
+    }
+
+    /// Notes that a recovery has found a batch: when it was appended is as good as its timestamp, and not after now.
+    pub(crate) fn found(&mut self, max_timestamp: Timestamp, wall: Timestamp) {
+        let appended = if max_timestamp.0 > 0 { max_timestamp.min(wall) } else { wall };
+        self.first_append.get_or_insert(appended);
+        self.last_append = Some(wall);
     }
 
     /// Notes a batch that lies at `position`.
@@ -167,4 +177,6 @@ pub(crate) struct SealedSegment<E: Env> {
     pub(crate) file: SegmentFile<E>,
     /// The largest timestamp, once it is known.
     pub(crate) max_timestamp: Option<Timestamp>,
+    /// Wall clock at the last append, once it is known.
+    pub(crate) last_append: Option<Timestamp>,
 }

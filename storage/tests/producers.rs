@@ -7,7 +7,7 @@ use protocol::batch::{BatchView, ProducerFields, stamp_producer};
 use protocol::ids::{BrokerEpoch, Offset, ProducerEpoch, ProducerId, Sequence};
 use runtime::{Disk, Env};
 use sim::{Crash, SimEnv};
-use storage::{AppendError, Log, ProducerReplay, ReplayedBatch};
+use storage::{AppendError, Log, LogConfig, ProducerReplay, ReplayedBatch};
 use support::*;
 
 /// A state that can tell any difference: the offsets of all batches that it was told of.
@@ -84,6 +84,21 @@ async fn produce(env: &SimEnv, log: &mut Log<SimEnv>, told: &mut Told, epoch: i3
     }
 }
 
+/// Half of all histories keep nothing that can go.
+fn config(seed: u64) -> LogConfig {
+    LogConfig { retention_bytes: seed.is_multiple_of(2).then_some(0), ..small_segments() }
+}
+
+async fn retain(env: &SimEnv, log: &mut Log<SimEnv>) {
+    if let Some(start) = log.retention_start(env.wall_clock(), log.flushed()) {
+        log.plan_start(start);
+    }
+    if let Some(plan) = log.begin_removal() {
+        let outcome = plan.execute().await;
+        log.finish_removal(outcome).unwrap();
+    }
+}
+
 fn history(seed: u64) {
     sim::run(seed, move |env| async move {
         let mut env = env;
@@ -92,10 +107,10 @@ fn history(seed: u64) {
         for start in 1..6 {
             let directory = open(&env).await;
             let mut log = if start == 1 {
-                directory.create_log(LOG, small_segments()).await.unwrap()
+                directory.create_log(LOG, config(seed)).await.unwrap()
             } else {
                 let mut found = Told::default();
-                let log = directory.recover_log(LOG, small_segments(), &mut found, |_| {}).await.unwrap().log;
+                let log = directory.recover_log(LOG, config(seed), &mut found, |_| {}).await.unwrap().log;
                 let there: Vec<i64> = (0..log.log_end().0).collect();
                 assert_eq!(found.0, there, "start {start}: one record a batch, each of the producer");
                 told = found;
@@ -113,7 +128,12 @@ fn history(seed: u64) {
                     _ => env.sleep(std::time::Duration::from_millis(env.workload().below(40_000))).await,
                 }
                 if env.workload().chance(1, 6) {
-                    directory.write_checkpoint(BrokerEpoch(1), vec![log.checkpoint_entry()]).await.unwrap();
+                    let (entry, start) = (log.checkpoint_entry(), log.planned_start());
+                    directory.write_checkpoint(BrokerEpoch(1), vec![entry]).await.unwrap();
+                    log.start_is_durable(start);
+                }
+                if env.workload().chance(1, 4) {
+                    retain(&env, &mut log).await;
                 }
             }
             drop((log, directory));
@@ -128,6 +148,34 @@ fn t48_a_snapshot_and_what_is_behind_it_are_all_batches_of_the_log() {
     for seed in 0..300 {
         history(seed);
     }
+}
+
+#[test]
+fn the_producers_of_a_log_that_has_aged_out_whole_stay_known() {
+    sim::run(1, |env| async move {
+        let config = LogConfig { segment_ms: 1000, retention_bytes: Some(0), ..LogConfig::default() };
+        let directory = open(&env).await;
+        let mut log = directory.create_log(LOG, config).await.unwrap();
+        let mut told = Told::default();
+        for number in 0..5 {
+            produce(&env, &mut log, &mut told, 1, number, 3000).await;
+        }
+        write(&env, &mut log).await.unwrap();
+        env.sleep(std::time::Duration::from_secs(2)).await;
+        while maintain_once(&env, &mut log, &told).await {}
+        retain(&env, &mut log).await;
+        directory.write_checkpoint(BrokerEpoch(1), vec![log.checkpoint_entry()]).await.unwrap();
+        log.start_is_durable(log.planned_start());
+        retain(&env, &mut log).await;
+        assert_eq!((log.log_start(), log.segment_count()), (Offset(5), 1));
+        let names: Vec<_> = env.disk().list(&log_path()).await.unwrap().into_iter().map(|entry| entry.name).collect();
+        assert_eq!(names, ["00000000000000000005.log", "producers"]);
+        drop((log, directory));
+        env.crash(Crash::PowerCut);
+        let mut found = Told::default();
+        let log = open(&env.restart()).await.recover_log(LOG, config, &mut found, |_| {}).await.unwrap().log;
+        assert_eq!((found, log.log_start(), log.log_end()), (told, Offset(5), Offset(5)));
+    });
 }
 
 #[test]

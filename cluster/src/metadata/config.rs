@@ -12,13 +12,15 @@ use protocol::compression::Codec;
 use protocol::error::{ErrorCode, WireError};
 use protocol::ids::DurabilityClass;
 use protocol::limits::{BATCH_BYTES_CEILING, BATCH_BYTES_DEFAULT, INDEX_INTERVAL_BYTES, SEGMENT_BYTES_DEFAULT};
-use protocol::limits::{SEGMENT_BYTES_MIN, SEGMENT_MS_DEFAULT};
+use protocol::limits::{RETENTION_MS_DEFAULT, SEGMENT_BYTES_MIN, SEGMENT_MS_DEFAULT};
 
 #[cfg(test)]
 mod tests;
 
 /// Value of `flush.messages` and `flush.ms` that asks for no flush.
 const NEVER: i64 = i64::MAX;
+/// Value of `retention.bytes` and `retention.ms` that keeps everything.
+const NO_RETENTION: i64 = -1;
 /// Segments end below 2 GiB, so that a position fits the index's 32 bits.
 const SEGMENT_BYTES_CEILING: i64 = i32::MAX as i64;
 /// The header of a batch: no topic may refuse all batches.
@@ -67,6 +69,8 @@ const INDEX_INTERVAL: &str = "index.interval.bytes";
 const BATCH_BYTES: &str = "max.message.bytes";
 const TIMESTAMP_TYPE: &str = "message.timestamp.type";
 const MIN_IN_SYNC: &str = "min.insync.replicas";
+const RETENTION_BYTES: &str = "retention.bytes";
+const RETENTION_MS: &str = "retention.ms";
 const SEGMENT_BYTES: &str = "segment.bytes";
 const SEGMENT_MS: &str = "segment.ms";
 
@@ -84,6 +88,14 @@ pub const TOPIC_CONFIGS: &[ConfigKey] = &[
     number(BATCH_BYTES, BATCH_BYTES_MIN, BATCH_BYTES_CEILING as i64, "1048588", "Largest record batch, as compressed."),
     word(TIMESTAMP_TYPE, &["CreateTime", "LogAppendTime"], "Who sets the timestamps: the producer or the leader."),
     number(MIN_IN_SYNC, 1, 1024, "1", "In-sync replicas that acks=all needs."),
+    number(
+        RETENTION_BYTES,
+        NO_RETENTION,
+        i64::MAX,
+        "-1",
+        "Size of a partition above which its oldest segments are deleted; -1 for none.",
+    ),
+    number(RETENTION_MS, NO_RETENTION, i64::MAX, "604800000", "Age from which on segments are deleted; -1 for none."),
     number(SEGMENT_BYTES, SEGMENT_BYTES_MIN as i64, SEGMENT_BYTES_CEILING, "1073741824", "Size at which a segment rolls."),
     number(SEGMENT_MS, 1, i64::MAX, "604800000", "Age at which a segment rolls."),
 ];
@@ -117,6 +129,10 @@ pub struct TopicConfig {
     pub compression: Option<Codec>,
     /// `index.interval.bytes`.
     pub index_interval_bytes: u64,
+    /// `retention.bytes`: of one partition; `None` keeps everything.
+    pub retention_bytes: Option<u64>,
+    /// `retention.ms`; `None` keeps everything.
+    pub retention_ms: Option<u64>,
 }
 
 impl Default for TopicConfig {
@@ -130,6 +146,8 @@ impl Default for TopicConfig {
             min_in_sync_replicas: 1,
             compression: None,
             index_interval_bytes: INDEX_INTERVAL_BYTES,
+            retention_bytes: None,
+            retention_ms: Some(RETENTION_MS_DEFAULT),
         }
     }
 }
@@ -242,6 +260,10 @@ impl TopicConfig {
     }
 
     fn set_number(&mut self, name: &'static str, number: i64) {
+        if let Some(retention) = self.retention_mut(name) {
+            *retention = u64::try_from(number).ok();
+            return;
+        }
         let count = u64::try_from(number).expect("ranges start at 0 or above");
         match name {
             INDEX_INTERVAL => self.index_interval_bytes = count,
@@ -250,6 +272,15 @@ impl TopicConfig {
             SEGMENT_BYTES => self.segment_bytes = count,
             SEGMENT_MS => self.segment_ms = count,
             _ => unreachable!("{name} is a number in the table"),
+        }
+    }
+
+    /// A setting for which -1 means that there is none.
+    fn retention_mut(&mut self, name: &'static str) -> Option<&mut Option<u64>> {
+        match name {
+            RETENTION_BYTES => Some(&mut self.retention_bytes),
+            RETENTION_MS => Some(&mut self.retention_ms),
+            _ => None,
         }
     }
 

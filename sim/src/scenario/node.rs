@@ -46,6 +46,8 @@ struct Topic {
     partitions: u32,
     class: Class,
     segment_ms: Option<u64>,
+    /// A setting by which old segments leave.
+    retention: Option<(&'static str, u64)>,
 }
 
 struct Plan {
@@ -94,6 +96,11 @@ impl Plan {
             partitions: 1 + u32::try_from(stream.below(3)).expect("small"),
             class: if stream.chance(1, 3) { Class::Written } else { Class::Device },
             segment_ms: stream.chance(1, 2).then(|| 100 + stream.below(2_000)),
+            retention: match stream.below(4) {
+                0 => Some(("retention.bytes", stream.below(3 << 20))),
+                1 => Some(("retention.ms", stream.below(3_000))),
+                _ => None,
+            },
         });
         Plan {
             topics: topics.collect(),

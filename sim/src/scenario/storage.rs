@@ -84,7 +84,7 @@ impl Plan {
             let segment_ms = if stream.chance(1, 4) { 20 + stream.below(200) } else { LogConfig::default().segment_ms };
             let name = TopicPartition { topic: TopicId(7 + u128::from(index)), partition: PartitionIndex(0) };
             let index_interval_bytes = if stream.chance(1, 2) { 4096 } else { 512 };
-            (name, LogConfig { class, segment_bytes, segment_ms, index_interval_bytes })
+            (name, LogConfig { class, segment_bytes, segment_ms, index_interval_bytes, ..LogConfig::default() })
         });
         let logs = logs.collect();
         let storage = StorageConfig {

@@ -31,6 +31,8 @@ fn each_setting_reaches_its_field() {
         ("min.insync.replicas", "2"),
         ("compression.type", "zstd"),
         ("index.interval.bytes", "8192"),
+        ("retention.bytes", "123"),
+        ("retention.ms", "-1"),
     ]);
     let expected = TopicConfig {
         durability: DurabilityClass::Written,
@@ -41,6 +43,8 @@ fn each_setting_reaches_its_field() {
         min_in_sync_replicas: 2,
         compression: Some(Codec::Zstd),
         index_interval_bytes: 8192,
+        retention_bytes: Some(123),
+        retention_ms: None,
     };
     assert_eq!(config, Ok(expected));
 }

@@ -63,10 +63,12 @@ async fn fetch(shared: &Rc<Shared>, session: &Session, places: &mut BTreeMap<Str
         }
     }
     for name in lost {
-        // The class `written` loses its end at a power cut; the consumer starts anew from there.
+        // The class `written` loses its end at a power cut, and retention takes the start: the consumer starts anew from what is there.
         let partition = session.partitions.iter().find(|partition| partition.name == name).expect("it was asked for");
+        let earliest = session.offset(partition, OffsetSpec::Earliest).await?;
         let latest = session.offset(partition, OffsetSpec::Latest).await?;
-        places.insert(name, Place { consumer: shared.number(), position: latest });
+        let position = if places[&name].position < earliest { earliest } else { latest };
+        places.insert(name, Place { consumer: shared.number(), position });
     }
     Ok(())
 }
@@ -107,7 +109,7 @@ async fn fetch_once(
     for (((partition, place), (poll, watermarks)), answer) in asked.iter().zip(begun).zip(answered) {
         let (bytes, behind) = rest.split_at(usize::try_from(answer.bytes).expect("small"));
         rest = behind;
-        if answer.error == ErrorCode::OffsetOutOfRange && partition.class == Class::Written {
+        if answer.error == ErrorCode::OffsetOutOfRange && (partition.class == Class::Written || partition.retains) {
             shared.recorder.end(poll, Outcome::Failed, |_| {});
             next.push((partition.name.clone(), None));
             continue;
@@ -169,11 +171,20 @@ async fn try_catch_up(shared: &Rc<Shared>) -> Result<(), RequestError> {
             let next = fetch_once(shared, &session, &[(partition.clone(), place)], 100).await?;
             match next[0].1 {
                 Some(position) if position > place.position => place.position = position,
+                None if partition.retains => {
+                    let position = session.offset(&partition, OffsetSpec::Earliest).await?;
+                    place = Place { consumer: shared.number(), position };
+                }
                 _ => {
                     shared.complain(format!("{}: nothing is read at {} below {end}", partition.name, place.position));
                     return Ok(());
                 }
             }
+        }
+        if partition.retains {
+            // What has left meanwhile is missed by nobody who hears of the log start, and by lookups that find what is behind it.
+            fetch_once(shared, &session, &[(partition.clone(), place)], 0).await?;
+            continue;
         }
         for round in 0..20 {
             let range = u64::try_from(end - start).expect("positive");

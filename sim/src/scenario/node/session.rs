@@ -27,6 +27,8 @@ pub(super) struct Partition {
     pub topic: TopicId,
     pub index: PartitionIndex,
     pub class: Class,
+    /// Records leave it as time goes by.
+    pub retains: bool,
 }
 
 /// A session. Ends with its connection.
@@ -95,6 +97,7 @@ impl Session {
                     topic: found.topic_id,
                     index: partition.index,
                     class: topic.class,
+                    retains: topic.retention.is_some(),
                 }));
                 return Ok(());
             }
@@ -102,6 +105,7 @@ impl Session {
             let mut configs =
                 vec![("durability".to_owned(), class.to_owned()), ("segment.bytes".to_owned(), (1 << 20).to_string())];
             configs.extend(topic.segment_ms.map(|ms| ("segment.ms".to_owned(), ms.to_string())));
+            configs.extend(topic.retention.map(|(name, value)| (name.to_owned(), value.to_string())));
             let request =
                 CreateTopicRequest { name: topic.name.clone(), partitions: topic.partitions, configs, timeout_ms: 10_000 };
             match self.ask(Kind::CreateTopic, &request.encode_body()).await {
