@@ -3,6 +3,7 @@
 //! A handler is called on the connection core, in the order of the requests. What it does before it returns is done in that
 //! order (appends are); what comes later is a future that is dropped when its connection closes.
 
+pub mod alter_topic;
 pub mod create_topic;
 pub mod delete_topic;
 pub mod fetch;

@@ -42,6 +42,11 @@ impl<E: Env> Changes<E> {
         topic_of(self.make(Change::DeleteTopic(name)).await)
     }
 
+    /// Changes settings of a topic. The work goes on if the future is dropped, once it has begun.
+    pub async fn alter_topic(self, name: String, configs: Vec<(String, Option<String>)>) -> Result<TopicId, ChangeError> {
+        topic_of(self.make(Change::AlterTopic { name, configs }).await)
+    }
+
     /// A producer id that nobody has had.
     pub async fn producer_id(self) -> Result<ProducerId, ChangeError> {
         match self.make(Change::ProducerId).await? {

@@ -132,15 +132,16 @@ impl Settings {
     fn join(flags: StartFlags, file: FileConfig, memory_default: u64) -> Result<Settings, ConfigError> {
         let listen_default = SocketAddr::from(([127, 0, 0, 1], 9090));
         let cpus = flags.cpus.or(file.cpus).map_or_else(Vec::new, |list| list.0);
+        let cores = flags.cores.or(file.cores).unwrap_or_else(|| cpus.len().max(1));
         let settings = Settings {
             data: if flags.data.is_empty() { file.data.unwrap_or_default() } else { flags.data },
             data_must_exist: flags.data_must_exist || file.data_must_exist.unwrap_or(false),
             listen: flags.listen.or(file.listen).unwrap_or(listen_default),
             insecure: flags.insecure || file.insecure.unwrap_or(false),
-            cores: flags.cores.or(file.cores).unwrap_or_else(|| cpus.len().max(1)),
+            cores,
             cpus,
             core_port: flags.core_port.or(file.core_port).unwrap_or(CORE_PORT_DEFAULT),
-            memory_bytes: flags.memory.or(file.memory).map_or(memory_default, |size| size.0),
+            memory_bytes: flags.memory.or(file.memory).map_or(memory_default.max(MEMORY_BYTES_MIN * cores as u64), |size| size.0),
             spin: flags.spin.or(file.spin).unwrap_or_default(),
             host_id: flags.host_id.or(file.host_id).unwrap_or(1),
             connections_max: file.connections_max.unwrap_or(protocol::limits::CONNECTIONS_PER_CORE_MAX),

@@ -18,8 +18,9 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::time::Duration;
 
-use cluster::metadata::{ApplyError, Image, MetadataRecord, TopicConfig, placement};
+use cluster::metadata::{ApplyError, Image, MetadataRecord, TopicConfig, TopicImage, placement};
 use cluster::replica::{Acks, NO_EPOCH};
+use futures_util::future::join_all;
 use protocol::batch::{BatchBuilder, BatchView, BuildError, RecordFields};
 use protocol::compression::Codec;
 use protocol::error::{ErrorCode, WireError};
@@ -32,7 +33,7 @@ use runtime::local::{OnceSender, once};
 use shard::{ProduceRequest, Shard};
 use thiserror::Error;
 
-use crate::core::{SharedImage, others};
+use crate::core::{SharedImage, others, reconfigure};
 use crate::crossing::{Change, Changed, CoreMesh, CoreReply, CoreRequest};
 use crate::partitions::{Opening, Partitions};
 
@@ -205,6 +206,10 @@ impl<E: Env> Controller<E> {
                 let deleted = self.delete_topic(name);
                 Box::pin(async move { deleted.await.map(Changed::Topic) })
             }
+            Change::AlterTopic { name, configs } => {
+                let altered = self.run(move |controller| async move { controller.alter(&name, configs).await });
+                Box::pin(async move { altered.await.map(Changed::Topic) })
+            }
             Change::ProducerId => {
                 let given = self.producer_id();
                 Box::pin(async move { given.await.map(Changed::Producer) })
@@ -326,11 +331,7 @@ impl<E: Env> Controller<E> {
         // Says what is wrong with the topic before anything else is looked at.
         state.image.borrow().check(&created)?;
         self.check_partitions(count)?;
-        // A host that stands alone has one replica of each partition: more can never be in sync.
-        let asked = config.map_err(ApplyError::from)?.min_in_sync_replicas;
-        if asked > 1 {
-            return Err(ChangeError::TooFewHosts { asked });
-        }
+        check_in_sync(&config.map_err(ApplyError::from)?)?;
         let mut records = vec![created];
         let mut loads = state.partitions.loads(&state.image.borrow(), state.host);
         let mut cores = placement::loads(&state.image.borrow(), state.host, state.mesh.cores());
@@ -381,17 +382,16 @@ impl<E: Env> Controller<E> {
             by_core.entry(core).or_default().push(opening);
         }
         let here = by_core.remove(&state.mesh.core()).unwrap_or_default();
-        let mut asked = Vec::new();
-        for (core, openings) in by_core {
-            let names: Vec<_> = openings.iter().map(|opening| opening.name).collect();
-            let (mesh, (sender, receiver)) = (state.mesh.clone(), once());
-            state.env.spawn(async move { sender.send(mesh.call(core, CoreRequest::Open(openings)).await) });
-            asked.push((names, receiver));
-        }
-        let names: Vec<_> = here.iter().map(|opening| opening.name).collect();
-        let mut opened: Vec<_> = names.into_iter().zip(state.partitions.open_all(here).await).collect();
-        for (names, answer) in asked {
-            match answer.await.flatten() {
+        let names_of = |openings: &[Opening]| openings.iter().map(|opening| opening.name).collect::<Vec<_>>();
+        let elsewhere = by_core.into_iter().map(|(core, openings)| {
+            let names = names_of(&openings);
+            async move { (names, state.mesh.call(core, CoreRequest::Open(openings)).await) }
+        });
+        let names_here = names_of(&here);
+        let (here, elsewhere) = futures_lite::future::zip(state.partitions.open_all(here), join_all(elsewhere)).await;
+        let mut opened: Vec<_> = names_here.into_iter().zip(here).collect();
+        for (names, answer) in elsewhere {
+            match answer {
                 Some(CoreReply::Opened(results)) => opened.extend(names.into_iter().zip(results)),
                 Some(_) | None => opened.extend(names.into_iter().map(|name| (name, Err("its core has ended".into())))),
             }
@@ -408,9 +408,29 @@ impl<E: Env> Controller<E> {
         }
     }
 
-    async fn delete(self, name: &str) -> Result<TopicId, ChangeError> {
+    fn topic_named(&self, name: &str) -> Result<TopicImage, ChangeError> {
         let topic = self.0.image.borrow().topic_named(name).cloned();
-        let topic = topic.ok_or_else(|| ChangeError::UnknownTopic { name: name.chars().take(300).collect() })?;
+        topic.ok_or_else(|| ChangeError::UnknownTopic { name: name.chars().take(300).collect() })
+    }
+
+    async fn alter(self, name: &str, mut configs: Vec<(String, Option<String>)>) -> Result<TopicId, ChangeError> {
+        let topic = self.topic_named(name)?;
+        let given = configs.iter().filter_map(|(name, value)| Some((name.as_str(), value.as_deref()?)));
+        TopicConfig::parse(given).map_err(ApplyError::from)?;
+        // Each change is a record that must fit what is there: what goes makes room for what comes.
+        configs.sort_by_key(|(_, value)| value.is_some());
+        check_in_sync(&self.0.image.borrow().check_configs(topic.id, &configs)?)?;
+        let records = configs.into_iter().map(|(name, value)| MetadataRecord::TopicConfigChanged { id: topic.id, name, value });
+        let records: Vec<_> = records.collect();
+        if !records.is_empty() {
+            self.append(&records).await?;
+            tracing::info!(topic = %topic.id, name, settings = records.len(), "topic altered");
+        }
+        Ok(topic.id)
+    }
+
+    async fn delete(self, name: &str) -> Result<TopicId, ChangeError> {
+        let topic = self.topic_named(name)?;
         self.append(&[MetadataRecord::TopicDeleted { id: topic.id }]).await?;
         tracing::info!(topic = %topic.id, name, "topic deleted");
         for (index, partition) in (0..).zip(&topic.partitions) {
@@ -425,7 +445,8 @@ impl<E: Env> Controller<E> {
         if let Some(reason) = &*self.0.failed.borrow() {
             return Err(ChangeError::LogFailed { reason: reason.clone() });
         }
-        // What follows the first record of a batch depends on nothing else that could have changed: changes go one by one.
+        // What follows the first record of a batch depends on nothing else that could have changed, or was checked with it: changes go
+        // one by one.
         if let Some(first) = records.first() {
             self.0.image.borrow().check(first)?;
         }
@@ -447,8 +468,9 @@ impl<E: Env> Controller<E> {
         {
             let mut image = self.0.image.borrow_mut();
             for record in records {
-                image.apply(record).expect("a batch of records is checked by its first, and changes go one by one");
+                image.apply(record).expect("a batch of records was checked, and changes go one by one");
             }
+            reconfigure(&self.0.shard, &image, records);
         }
         self.tell_others(records).await;
         Ok(())
@@ -459,10 +481,16 @@ impl<E: Env> Controller<E> {
         if !self.0.others_follow.get() {
             return;
         }
-        for core in others(&self.0.mesh) {
-            // A core that has ended needs no image.
-            self.0.mesh.call(core, CoreRequest::Apply(records.to_vec())).await;
-        }
+        // A core that has ended needs no image.
+        join_all(others(&self.0.mesh).map(|core| self.0.mesh.call(core, CoreRequest::Apply(records.to_vec())))).await;
+    }
+}
+
+/// A host that stands alone has one replica of each partition: more can never be in sync.
+fn check_in_sync(config: &TopicConfig) -> Result<(), ChangeError> {
+    match config.min_in_sync_replicas {
+        0 | 1 => Ok(()),
+        asked => Err(ChangeError::TooFewHosts { asked }),
     }
 }
 

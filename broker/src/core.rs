@@ -9,9 +9,9 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use cluster::metadata::{Image, MetadataRecord};
+use futures_util::future::join_all;
 use net::{ConnectionLimits, Native, Server};
-use protocol::ids::{CoreId, DirectoryId};
-use runtime::local::once;
+use protocol::ids::{CoreId, DirectoryId, PartitionIndex, TopicPartition};
 use runtime::{Env, Sharing, Transport};
 use shard::Shard;
 use storage::Directory;
@@ -101,6 +101,7 @@ impl<E: Env> Core<E> {
         for record in records {
             image.apply(record).expect("what core 0 has applied fits the same image here");
         }
+        reconfigure(self.shard(), &image, records);
     }
 
     /// Stops the logs of a directory, since a flush of another core has failed there.
@@ -113,16 +114,11 @@ impl<E: Env> Core<E> {
     /// Tells every other core, once a failed flush has stopped the logs of a directory here.
     async fn tell_failure(self, directory: Directory<E>) {
         let words = directory.failed().await;
-        let told: Vec<_> = others(self.mesh())
-            .map(|to| {
-                let request = CoreRequest::DirectoryFailed { directory: directory.id(), words: words.clone() };
-                let mesh = self.mesh().clone();
-                async move { mesh.call(to, request).await }
-            })
-            .collect();
-        for told in told {
-            told.await;
-        }
+        let told = others(self.mesh()).map(|to| {
+            let request = CoreRequest::DirectoryFailed { directory: directory.id(), words: words.clone() };
+            self.mesh().call(to, request)
+        });
+        join_all(told).await;
     }
 
     /// Listens alone, as the first of several at `shared` if they are; the address as it is bound.
@@ -156,19 +152,17 @@ impl<E: Env> Core<E> {
     /// Accepts and reads no more; ends when what is owed was answered, or its time is over.
     pub(crate) async fn close(&self) {
         let servers = self.0.servers.borrow().clone();
-        let closing: Vec<_> = servers
-            .into_iter()
-            .map(|server| {
-                let (sender, closed) = once();
-                self.env().spawn(async move {
-                    server.stop(STOP_PATIENCE).await;
-                    sender.send(());
-                });
-                closed
-            })
-            .collect();
-        for closed in closing {
-            closed.await;
+        join_all(servers.iter().map(|server| server.stop(STOP_PATIENCE))).await;
+    }
+}
+
+/// Has the partitions of this core take the settings that these records have changed.
+pub(crate) fn reconfigure<E: Env>(shard: &Shard<E>, image: &Image, records: &[MetadataRecord]) {
+    for record in records {
+        let MetadataRecord::TopicConfigChanged { id, .. } = record else { continue };
+        let Some(topic) = image.topic(*id) else { continue };
+        for (index, _) in (0..).zip(&topic.partitions) {
+            shard.reconfigure(TopicPartition { topic: *id, partition: PartitionIndex(index) }, topic.config);
         }
     }
 }

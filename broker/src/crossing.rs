@@ -119,6 +119,13 @@ pub enum Change {
     },
     /// The topic of this name is removed.
     DeleteTopic(String),
+    /// Settings of a topic are changed.
+    AlterTopic {
+        /// Its name.
+        name: String,
+        /// The settings, and their values; `None`: back to the default.
+        configs: Vec<(String, Option<String>)>,
+    },
     /// A producer id is given away.
     ProducerId,
 }

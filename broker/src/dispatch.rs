@@ -17,7 +17,7 @@ use shard::Shard;
 use storage::ChunkCache;
 
 use crate::api::reply::refuse;
-use crate::api::{Reply, create_topic, delete_topic, fetch, hello, init_producer, list_offsets, metadata, produce};
+use crate::api::{Reply, alter_topic, create_topic, delete_topic, fetch, hello, init_producer, list_offsets, metadata, produce};
 use crate::changes::Changes;
 use crate::core::SharedImage;
 use crate::crossing::CoreMesh;
@@ -186,6 +186,7 @@ impl<E: Env> Service<Native> for Dispatch<E> {
         match kind {
             Kind::Hello => Call::Ready(hello::handle(self, context, &header, &frame.body)),
             Kind::CreateTopic => create_topic::handle(self, &header, &frame.body),
+            Kind::AlterTopic => alter_topic::handle(self, &header, &frame.body),
             Kind::DeleteTopic => delete_topic::handle(self, &header, &frame.body),
             Kind::Metadata => metadata::handle(self, &header, &frame.body),
             Kind::Produce => produce::handle(self, &frame),

@@ -53,7 +53,7 @@ async fn begin<E: Env>(env: E, mesh: CoreMesh, beginning: Beginning) -> Result<C
     let shard = Shard::start(env.clone(), host, directories.clone());
     shard.set_broker_epoch(broker_epoch);
     let image = Rc::new(RefCell::new(image));
-    let partitions = Partitions::new(env.clone(), shard.clone(), directories.clone(), Progress::default());
+    let partitions = Partitions::new(shard.clone(), directories.clone(), Progress::default());
     let who = HostIdentity { cluster, host, host_name };
     let changes = Changes::There(mesh.clone());
     let dispatch = Dispatch::new(env.clone(), who, shard.clone(), changes, image.clone(), mesh.clone(), cache);

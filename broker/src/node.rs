@@ -1,9 +1,9 @@
 //! A host: from its data directories to its listeners, and back.
 //!
 //! Runs on core 0; `start` is called by the command line inside a core, and by the simulator. Order of events: directories
-//! (lock, superblock) -> the metadata log, replayed -> this start is recorded, which raises every leader epoch -> new directories are
-//! marked as used -> partitions find a core, if theirs is gone -> the other cores begin -> partitions -> listeners. A stop: listeners -> what is
-//! owed is answered -> everything flushed, on each core -> the marker of a clean stop.
+//! (lock, superblock) -> the metadata log, replayed -> this start is recorded, which raises every leader epoch -> partitions find a core,
+//! if theirs is gone -> new directories are marked as used -> checkpoints of cores that are gone are taken over -> the other cores begin ->
+//! partitions -> listeners. A stop: listeners -> what is owed is answered -> everything flushed, on each core -> the marker of a clean stop.
 
 use std::cell::RefCell;
 use std::net::SocketAddr;
@@ -12,6 +12,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use cluster::metadata::{Image, MetadataRecord, placement};
+use futures_util::future::join_all;
 use net::ConnectionLimits;
 use protocol::ids::{BrokerEpoch, ClusterId, CoreId, HostId, PartitionIndex, TopicPartition};
 use runtime::mesh::seats;
@@ -21,7 +22,7 @@ use storage::{ChunkCache, Directory};
 use thiserror::Error;
 
 use crate::changes::Changes;
-use crate::controller::{Controller, ControllerIdentity};
+use crate::controller::{Controller, ControllerIdentity, METADATA_PARTITION};
 use crate::core::{Core, CoreParts, others};
 use crate::crossing::{self, Beginning, CoreMesh, CoreReply, CoreRequest};
 use crate::directories::{self, DirectoriesError};
@@ -139,13 +140,15 @@ impl<E: Env> Node<E> {
         let replayed = metadata_log::open(&shard, &opened, &progress).await?;
         let broker_epoch = BrokerEpoch(replayed.image.broker_epoch(config.host).map_or(0, |epoch| epoch.0) + 1);
         shard.set_broker_epoch(broker_epoch);
-        let partitions = Partitions::new(env.clone(), shard.clone(), directories.clone(), progress.clone());
+        let partitions = Partitions::new(shard.clone(), directories.clone(), progress.clone());
         partitions.sweep(&replayed.image, |log| replayed.deleted.contains(&log.topic)).await.map_err(StartError::Disk)?;
         let image = Rc::new(RefCell::new(replayed.image));
         let identity = ControllerIdentity { host: config.host, partitions_max: config.partitions_max };
         let controller = Controller::new(env.clone(), identity, shard.clone(), partitions.clone(), mesh.clone(), image.clone());
         record_start(&controller, config.host, broker_epoch, mesh.cores()).await?;
         opened.mark_used(broker_epoch).await?;
+        forget_gone_logs(&directories, &controller.image());
+        remove_checkpoints_of_gone_cores(&directories, mesh.cores(), broker_epoch).await;
         let cluster = directories[0].superblock().cluster;
         let who = HostIdentity { cluster, host: config.host, host_name: config.host_name.clone() };
         let changes = Changes::Here(controller.clone());
@@ -269,6 +272,26 @@ async fn record_start<E: Env>(
     Ok(())
 }
 
+/// Forgets what checkpoints say of logs that are gone.
+fn forget_gone_logs<E: Env>(directories: &[Directory<E>], image: &Image) {
+    for directory in directories {
+        directory.retain_entries(|log| {
+            let place = image.partition(log).and_then(|partition| partition.placement);
+            log == METADATA_PARTITION || place.is_some_and(|place| place.directory == directory.id())
+        });
+    }
+}
+
+/// Takes over the checkpoints of cores that don't exist any more.
+async fn remove_checkpoints_of_gone_cores<E: Env>(directories: &[Directory<E>], cores: usize, broker_epoch: BrokerEpoch) {
+    for directory in directories {
+        if let Err(error) = directory.remove_checkpoints_above(cores, broker_epoch).await {
+            let directory = directory.path().display();
+            tracing::warn!(%directory, %error, "checkpoints of cores that are gone are left until the next start");
+        }
+    }
+}
+
 /// Tells the other cores to begin.
 async fn begin_others<E: Env>(
     core: &Core<E>,
@@ -323,24 +346,16 @@ async fn listen<E: Env>(core: &Core<E>, config: &NodeConfig) -> Result<SocketAdd
 
 /// Asks every other core, all at once; their answers, in the order of the cores.
 async fn ask_others<E: Env>(core: &Core<E>, request: impl Fn(CoreId) -> CoreRequest) -> Vec<(CoreId, Option<CoreReply>)> {
-    let mut asked = Vec::new();
-    for to in others(core.mesh()) {
-        let (mesh, request, (sender, answer)) = (core.mesh().clone(), request(to), runtime::local::once());
-        core.env().spawn(async move { sender.send(mesh.call(to, request).await) });
-        asked.push((to, answer));
-    }
-    let mut answers = Vec::new();
-    for (core, answer) in asked {
-        answers.push((core, answer.await.flatten()));
-    }
-    answers
+    let asked = others(core.mesh()).map(|to| {
+        let request = request(to);
+        async move { (to, core.mesh().call(to, request).await) }
+    });
+    join_all(asked).await
 }
 
 /// Ends the other cores of a host that doesn't start.
 async fn stop_others(mesh: &CoreMesh) {
-    for core in others(mesh) {
-        mesh.call(core, CoreRequest::Stop).await;
-    }
+    join_all(others(mesh).map(|core| mesh.call(core, CoreRequest::Stop))).await;
 }
 
 /// The partitions that this host leads.

@@ -5,9 +5,9 @@
 use std::rc::Rc;
 
 use cluster::metadata::{Image, PartitionImage, TopicConfig};
+use futures_util::future::join_all;
 use protocol::ids::{DirectoryId, HostId, TopicPartition};
 use runtime::Env;
-use runtime::local::once;
 use shard::{PartitionPlace, Shard};
 use storage::Directory;
 
@@ -20,7 +20,6 @@ const OPEN_AT_ONCE: usize = 32;
 pub struct Partitions<E: Env>(Rc<State<E>>);
 
 struct State<E: Env> {
-    env: E,
     shard: Shard<E>,
     directories: Vec<Directory<E>>,
     progress: Progress,
@@ -45,8 +44,8 @@ pub struct Opening {
 
 impl<E: Env> Partitions<E> {
     /// The partitions of these directories.
-    pub fn new(env: E, shard: Shard<E>, directories: Vec<Directory<E>>, progress: Progress) -> Partitions<E> {
-        Partitions(Rc::new(State { env, shard, directories, progress }))
+    pub fn new(shard: Shard<E>, directories: Vec<Directory<E>>, progress: Progress) -> Partitions<E> {
+        Partitions(Rc::new(State { shard, directories, progress }))
     }
 
     /// Partitions in each directory that can be used.
@@ -109,18 +108,7 @@ impl<E: Env> Partitions<E> {
     pub async fn open_all(&self, openings: Vec<Opening>) -> Vec<Result<(), String>> {
         let mut opened = Vec::with_capacity(openings.len());
         for group in openings.chunks(OPEN_AT_ONCE) {
-            let started: Vec<_> = group
-                .iter()
-                .map(|opening| {
-                    let (sender, receiver) = once();
-                    let (partitions, opening) = (self.clone(), opening.clone());
-                    self.0.env.spawn(async move { sender.send(partitions.open(&opening).await) });
-                    receiver
-                })
-                .collect();
-            for result in started {
-                opened.push(result.await.unwrap_or_else(|| Err("its opening was dropped".into())));
-            }
+            opened.extend(join_all(group.iter().map(|opening| self.open(opening))).await);
         }
         opened
     }

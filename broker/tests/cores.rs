@@ -215,6 +215,38 @@ fn await_latest(raw: &mut Raw, topic_id: TopicId, expected: &mut i64) -> Vec<i64
 }
 
 #[test]
+fn every_core_takes_changed_settings() {
+    let scratch = Scratch::new();
+    let host = start(&scratch, "3");
+    host.text(&["topic", "create", "t", "--partitions", "6"]);
+    let id = topic(&host);
+    for (core, address) in host.core_addresses().iter().enumerate() {
+        let bytes = (core + 1) * 1000;
+        let setting = format!("max.message.bytes={bytes}");
+        let output =
+            support::corelane().args(["topic", "alter", "t", "--config", &setting, "--server", address]).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        for other in host.core_addresses() {
+            let mut raw = Raw::greeted_at(&other);
+            for (length, expected) in [(bytes - 200, ErrorCode::None), (bytes + 1, ErrorCode::MessageTooLarge)] {
+                send(&mut raw, id, -1, &Vec::from_iter(0..PARTITIONS), &"x".repeat(length));
+                let results = ProduceReply::decode_body(&raw.reply().unwrap().1).unwrap().results;
+                assert!(
+                    results.iter().all(|result| result.error == expected),
+                    "{length} of {bytes} through {other}: {results:?}"
+                );
+            }
+        }
+    }
+}
+
+/// The cores that have a checkpoint in the data directory.
+fn checkpoints(scratch: &Scratch) -> Vec<usize> {
+    let names = std::fs::read_dir(scratch.join("data")).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    names.filter_map(|name| name.strip_prefix("checkpoint-")?.split('.').next()?.parse().ok()).collect()
+}
+
+#[test]
 fn starts_with_more_and_fewer_cores_lose_nothing() {
     let scratch = Scratch::new();
     let mut expected = Vec::new();
@@ -227,6 +259,7 @@ fn starts_with_more_and_fewer_cores_lose_nothing() {
         let spread = spread(&host);
         let cores: usize = cores.parse().unwrap();
         assert_eq!(spread.len(), cores, "{spread:?}");
+        assert!(checkpoints(&scratch).iter().all(|core| *core < cores), "{:?} with {cores} cores", checkpoints(&scratch));
         for address in host.core_addresses() {
             let mut raw = Raw::greeted_at(&address);
             assert_eq!(all_values(&mut raw, id), vec![expected.clone(); 6]);

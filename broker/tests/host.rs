@@ -60,6 +60,103 @@ fn a_topic_from_its_creation_to_its_end() {
     assert_eq!(host.text(&["consume", "events"]), "");
 }
 
+/// The first offset and the bytes of a topic's only partition.
+fn start_and_size(host: &Host, topic: &str) -> (u64, u64) {
+    let partition = &host.json(&["topic", "describe", topic])["partitions"][0];
+    (partition["log_start"].as_u64().unwrap(), partition["size_bytes"].as_u64().unwrap())
+}
+
+fn await_size(host: &Host, topic: &str, bytes_max: u64) -> (u64, u64) {
+    let began = Instant::now();
+    loop {
+        let (start, bytes) = start_and_size(host, topic);
+        if bytes <= bytes_max {
+            return (start, bytes);
+        }
+        assert!(began.elapsed() < Duration::from_secs(20), "{topic} has {bytes} bytes from {start} on");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+fn bytes_below(path: &Path) -> u64 {
+    let entries = std::fs::read_dir(path).unwrap().map(Result::unwrap);
+    let bytes = entries.map(|entry| match entry.metadata().unwrap() {
+        metadata if metadata.is_dir() => bytes_below(&entry.path()),
+        metadata => metadata.len(),
+    });
+    bytes.sum()
+}
+
+#[test]
+fn a_topic_keeps_what_its_retention_says() {
+    let scratch = Scratch::new();
+    let data = scratch.join("data");
+    let host = Host::start(&data);
+    let (code, said) = host.fails(&["topic", "create", "x", "--config", "retention.ms=-2"]);
+    assert!(code == 1 && said.contains("retention.ms=-2: must be from -1 to "), "{said}");
+    let by_size = ["topic", "create", "by-size", "--config", "segment.bytes=1048576", "--config", "retention.bytes=2097152"];
+    host.text(&by_size);
+    let input = lines(0..600_000);
+    host.text_with_input(&["produce", "by-size", "--compression", "none"], input.as_bytes());
+    let (start, bytes) = await_size(&host, "by-size", 3 << 20);
+    assert!(start > 100_000 && bytes >= 2 << 20, "{start} {bytes}");
+    let kept = host.text(&["consume", "by-size"]);
+    assert!(input.ends_with(&kept) && kept.lines().count() == 600_000 - usize::try_from(start).unwrap());
+
+    host.text(&["topic", "create", "by-age", "--config", "retention.ms=1000"]);
+    host.text_with_input(&["produce", "by-age"], lines(0..1000).as_bytes());
+    assert_eq!(await_size(&host, "by-age", 0), (1000, 0));
+    assert_eq!(host.text(&["consume", "by-age"]), "");
+
+    host.kill();
+    let host = Host::start(&data);
+    assert_eq!(start_and_size(&host, "by-size"), (start, bytes));
+    assert_eq!(host.text(&["consume", "by-size"]), kept);
+    assert_eq!(start_and_size(&host, "by-age"), (1000, 0));
+    host.text_with_input(&["produce", "by-age"], b"after\n");
+    assert_eq!(host.text(&["consume", "by-age"]), "after\n");
+    let began = Instant::now();
+    while bytes_below(&data.join("topics")) > 8 << 20 {
+        assert!(began.elapsed() < Duration::from_secs(20), "{} bytes are left", bytes_below(&data.join("topics")));
+    }
+}
+
+#[test]
+fn changed_settings_act_at_once_and_stay() {
+    let scratch = Scratch::new();
+    let data = scratch.join("data");
+    let host = Host::start(&data);
+    host.text(&["topic", "create", "t", "--config", "segment.bytes=1048576", "--config", "max.message.bytes=2000000"]);
+    host.text_with_input(&["produce", "t", "--compression", "none"], lines(0..300_000).as_bytes());
+    let configs = |host: &Host| host.json(&["topic", "describe", "t"])["configs"].clone();
+    let before = configs(&host);
+    let (code, said) = host.fails(&["topic", "alter", "t"]);
+    assert!(code == 2 && said.contains("--reset"), "{code} {said}");
+    let (_, said) = host.fails(&["topic", "alter", "u", "--reset", "retention.ms"]);
+    assert_eq!(said, "error: there is no topic \"u\": UNKNOWN_TOPIC_OR_PARTITION (3)\n");
+    for (arguments, expected) in [
+        (["--config", "retention.bytes=1", "--config", "retention.mss=1"], "did you mean retention.ms?"),
+        (["--config", "retention.bytes=1", "--config", "min.insync.replicas=2"], "can't be met"),
+        (["--config", "retention.bytes=1", "--config", "retention.bytes=2"], "retention.bytes is given twice"),
+        (["--config", "retention.bytes=1", "--reset", "segment.byte"], "did you mean segment.bytes?"),
+    ] {
+        let (code, said) = host.fails(&[&["topic", "alter", "t"][..], &arguments].concat());
+        assert!(code == 1 && said.contains(expected), "{said}");
+        assert_eq!(configs(&host), before, "all or none");
+    }
+    let alter = ["topic", "alter", "t", "--config", "retention.bytes=1048576", "--reset", "max.message.bytes"];
+    assert_eq!(host.text(&alter), "altered topic t\n");
+    let changed = serde_json::json!({ "retention.bytes": "1048576", "segment.bytes": "1048576" });
+    assert_eq!(configs(&host), changed);
+    let (start, bytes) = await_size(&host, "t", 2 << 20);
+    assert!(start > 0 && bytes >= 1 << 20, "{start} {bytes}");
+    host.kill();
+    let host = Host::start(&data);
+    assert_eq!(configs(&host), changed);
+    host.text(&["topic", "alter", "t", "--config", "retention.ms=0"]);
+    assert_eq!(await_size(&host, "t", 0), (300_000, 0));
+}
+
 #[test]
 fn records_come_back_as_they_were_sent() {
     let scratch = Scratch::new();

@@ -11,9 +11,9 @@ use protocol::error::ErrorCode;
 use protocol::ids::{ClusterId, CoreId, HostId, LeaderEpoch, Offset, PartitionIndex, ProducerId, Timestamp, TopicId};
 use protocol::limits;
 use protocol::native::{
-    CreateTopicReply, CreateTopicRequest, DeleteTopicReply, DeleteTopicRequest, HelloReply, InitProducerReply,
-    InitProducerRequest, Kind, ListOffsetsPartition, ListOffsetsReply, ListOffsetsRequest, MetadataReply, MetadataRequest,
-    MetadataTopic, OffsetSpec,
+    AlterTopicReply, AlterTopicRequest, CreateTopicReply, CreateTopicRequest, DeleteTopicReply, DeleteTopicRequest, HelloReply,
+    InitProducerReply, InitProducerRequest, Kind, ListOffsetsPartition, ListOffsetsReply, ListOffsetsRequest, MetadataReply,
+    MetadataRequest, MetadataTopic, OffsetSpec,
 };
 use tokio::time::Instant;
 
@@ -178,6 +178,19 @@ impl Client {
         let request = Request { wait, ..Request::new(Kind::CreateTopic, body.encode_body()) };
         let reply = self.control_request(request, Repeat::IfNotSent).await?;
         CreateTopicReply::decode_body(&reply.body).map(|reply| reply.topic_id).map_err(|error| self.malformed(error))
+    }
+
+    /// Changes settings of a topic, all of them or none; `None` as a value: back to the default. Ends when they are in force.
+    ///
+    /// # Errors
+    /// If the server refuses (no topic of this name, a setting is unknown), or the outcome isn't known.
+    pub async fn alter_topic(&self, name: &str, configs: &[(&str, Option<&str>)]) -> Result<TopicId, RequestError> {
+        let wait = self.inner.config.request_timeout;
+        let configs = configs.iter().map(|(name, value)| ((*name).to_owned(), value.map(str::to_owned)));
+        let body = AlterTopicRequest { name: name.to_owned(), configs: configs.collect(), timeout_ms: milliseconds(wait) };
+        let request = Request { wait, ..Request::new(Kind::AlterTopic, body.encode_body()) };
+        let reply = self.control_request(request, Repeat::Always).await?;
+        AlterTopicReply::decode_body(&reply.body).map(|reply| reply.topic_id).map_err(|error| self.malformed(error))
     }
 
     /// Removes a topic and all its records.

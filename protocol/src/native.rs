@@ -28,7 +28,9 @@ pub use init_producer::{InitProducerReply, InitProducerRequest};
 pub use list_offsets::{ListOffsetsPartition, ListOffsetsPartitionReply, ListOffsetsReply, ListOffsetsRequest, OffsetSpec};
 pub use metadata::{MetadataPartition, MetadataReply, MetadataRequest, MetadataTopic};
 pub use produce::{ProduceBatch, ProduceReply, ProduceRequest, ProduceRequestView, ProduceResult};
-pub use topics::{CreateTopicReply, CreateTopicRequest, DeleteTopicReply, DeleteTopicRequest};
+pub use topics::{
+    AlterTopicReply, AlterTopicRequest, CreateTopicReply, CreateTopicRequest, DeleteTopicReply, DeleteTopicRequest,
+};
 
 /// The version of the native protocol as a whole, as Hello negotiates it.
 pub const PROTOCOL_VERSION: u16 = 1;
@@ -53,11 +55,13 @@ pub enum Kind {
     ListOffsets = 6,
     /// Gives an idempotent producer its identity.
     InitProducer = 7,
+    /// Changes settings of a topic.
+    AlterTopic = 8,
 }
 
 impl Kind {
     /// Every kind, by number.
-    pub const ALL: [Kind; 8] = [
+    pub const ALL: [Kind; 9] = [
         Kind::Hello,
         Kind::CreateTopic,
         Kind::DeleteTopic,
@@ -66,6 +70,7 @@ impl Kind {
         Kind::Fetch,
         Kind::ListOffsets,
         Kind::InitProducer,
+        Kind::AlterTopic,
     ];
 
     /// The number on the wire.
@@ -91,7 +96,8 @@ impl Kind {
             | Kind::Produce
             | Kind::Fetch
             | Kind::ListOffsets
-            | Kind::InitProducer => (1, 1),
+            | Kind::InitProducer
+            | Kind::AlterTopic => (1, 1),
         }
     }
 
@@ -114,6 +120,7 @@ impl Kind {
             Kind::Fetch => "fetch",
             Kind::ListOffsets => "list_offsets",
             Kind::InitProducer => "init_producer",
+            Kind::AlterTopic => "alter_topic",
         }
     }
 }

@@ -6,6 +6,7 @@
 //! Where it differs from Kafka: no "max timestamp" and no tiered offsets yet.
 
 use cluster::replica::{NO_EPOCH, Reader};
+use futures_util::future::join_all;
 use net::Call;
 use protocol::error::{ErrorCode, WireError};
 use protocol::frame::FrameHeader;
@@ -35,20 +36,25 @@ pub fn handle<E: Env>(dispatch: &Dispatch<E>, header: &FrameHeader, body: &[u8])
     Call::Later { reply: Reply::Other(Box::pin(answer)), bytes_max: 0 }
 }
 
-/// Asks each core for its own, one after the other.
+/// Asks each core for its own, all at once.
 async fn list<E: Env>(dispatch: &Dispatch<E>, wanted: Vec<Wanted>) -> Vec<ListOffsetsPartitionReply> {
     let mut owners: Vec<Option<CoreId>> = wanted.iter().map(|(partition, _)| dispatch.other_owner(*partition)).collect();
     let mut listed = vec![failed(ErrorCode::UnknownServerError); wanted.len()];
     let each = owners.clone();
     owners.sort_unstable();
     owners.dedup();
-    for owner in owners {
+    let asked = owners.into_iter().map(|owner| {
         let places: Vec<usize> = (0..wanted.len()).filter(|index| each[*index] == owner).collect();
-        let here: Vec<Wanted> = places.iter().map(|index| wanted[*index]).collect();
-        let answered = match owner {
-            None => on_this_core(dispatch, &here).await,
-            Some(core) => on_another_core(dispatch, core, here).await,
-        };
+        let its: Vec<Wanted> = places.iter().map(|index| wanted[*index]).collect();
+        async move {
+            let answered = match owner {
+                None => on_this_core(dispatch, &its).await,
+                Some(core) => on_another_core(dispatch, core, its).await,
+            };
+            (places, answered)
+        }
+    });
+    for (places, answered) in join_all(asked).await {
         for (index, answer) in places.into_iter().zip(answered) {
             listed[index] = answer;
         }

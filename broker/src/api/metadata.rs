@@ -9,6 +9,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use futures_util::future::join_all;
 use net::Call;
 use protocol::error::{ErrorCode, WireError};
 use protocol::frame::FrameHeader;
@@ -66,9 +67,7 @@ pub fn handle<E: Env>(dispatch: &Dispatch<E>, header: &FrameHeader, body: &[u8])
     }
     let dispatch = dispatch.clone();
     let answer = async move {
-        for (core, places) in elsewhere {
-            fill_in(&dispatch, core, &places, &mut topics).await;
-        }
+        fill_in(&dispatch, elsewhere, &mut topics).await;
         reply(&header, Kind::Metadata, &MetadataReply { topics }.encode_body())
     };
     Call::Later { reply: Reply::Other(Box::pin(answer)), bytes_max: 0 }
@@ -91,18 +90,25 @@ fn elsewhere<E: Env>(dispatch: &Dispatch<E>, topics: &[MetadataTopic]) -> BTreeM
     places
 }
 
-/// Asks a core for offsets and sizes. Without an answer they stay unknown.
-async fn fill_in<E: Env>(dispatch: &Dispatch<E>, core: CoreId, places: &[Place], topics: &mut [MetadataTopic]) {
-    let name = |&(topic, partition): &Place| {
-        let topic = &topics[topic];
-        TopicPartition { topic: topic.topic_id, partition: topic.partitions[partition].index }
-    };
-    let wanted = places.iter().map(name).collect();
-    dispatch.shard().count_crossing();
-    let Some(CoreReply::Described(described)) = dispatch.mesh().call(core, CoreRequest::Describe(wanted)).await else { return };
-    for ((topic, partition), described) in places.iter().zip(described) {
-        if let Some(described) = described {
-            take(&mut topics[*topic].partitions[*partition], &described);
+/// Asks each core for its offsets and sizes, all at once. Without an answer they stay unknown.
+async fn fill_in<E: Env>(dispatch: &Dispatch<E>, elsewhere: BTreeMap<CoreId, Vec<Place>>, topics: &mut [MetadataTopic]) {
+    let asked = elsewhere.into_iter().map(|(core, places)| {
+        let name = |&(topic, partition): &Place| {
+            let topic = &topics[topic];
+            TopicPartition { topic: topic.topic_id, partition: topic.partitions[partition].index }
+        };
+        let wanted = places.iter().map(name).collect();
+        dispatch.shard().count_crossing();
+        let answer = dispatch.mesh().call(core, CoreRequest::Describe(wanted));
+        async move { (places, answer.await) }
+    });
+    let answers = join_all(asked.collect::<Vec<_>>()).await;
+    for (places, answer) in answers {
+        let Some(CoreReply::Described(described)) = answer else { continue };
+        for ((topic, partition), described) in places.into_iter().zip(described) {
+            if let Some(described) = described {
+                take(&mut topics[topic].partitions[partition], &described);
+            }
         }
     }
 }

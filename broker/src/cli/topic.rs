@@ -1,4 +1,4 @@
-//! `corelane topic create|list|describe|delete`.
+//! `corelane topic create|list|describe|alter|delete`.
 
 use clap::{Args, Subcommand};
 use corelane_client::{Client, ClientConfig, TopicDescription};
@@ -16,6 +16,8 @@ pub enum TopicCommand {
     List(ServerArgs),
     /// Show a topic's settings and partitions
     Describe(NameArgs),
+    /// Change a topic's settings; they are in force when it ends
+    Alter(AlterArgs),
     /// Delete a topic and all its records
     Delete(NameArgs),
 }
@@ -35,6 +37,21 @@ pub struct CreateArgs {
     server: ServerArgs,
 }
 
+/// Arguments of `topic alter`.
+#[derive(Args, Debug)]
+pub struct AlterArgs {
+    /// The topic's name
+    name: String,
+    /// A setting and its new value, like retention.ms=3600000; repeatable
+    #[arg(long = "config", short, value_name = "NAME=VALUE", value_parser = setting)]
+    configs: Vec<(String, String)>,
+    /// A setting that goes back to its default; repeatable
+    #[arg(long = "reset", short, value_name = "NAME", required_unless_present = "configs")]
+    resets: Vec<String>,
+    #[command(flatten)]
+    server: ServerArgs,
+}
+
 /// Arguments that name a topic.
 #[derive(Args, Debug)]
 pub struct NameArgs {
@@ -50,6 +67,7 @@ pub async fn run(command: TopicCommand) -> Result<(), Failure> {
         TopicCommand::Create(args) => create(args).await,
         TopicCommand::List(server) => list(server).await,
         TopicCommand::Describe(args) => describe(args).await,
+        TopicCommand::Alter(args) => alter(args).await,
         TopicCommand::Delete(args) => delete(args).await,
     }
 }
@@ -134,6 +152,20 @@ async fn describe(args: NameArgs) -> Result<(), Failure> {
         ]);
     }
     print(&rows)
+}
+
+async fn alter(args: AlterArgs) -> Result<(), Failure> {
+    let client = connect(&args.server).await?;
+    let resets = args.resets.iter().map(|name| (name.as_str(), None));
+    let sets = args.configs.iter().map(|(name, value)| (name.as_str(), Some(value.as_str())));
+    let changes: Vec<_> = resets.chain(sets).collect();
+    let id = client.alter_topic(&args.name, &changes).await?;
+    if args.server.json {
+        let changed: serde_json::Map<String, Value> =
+            changes.iter().map(|(name, value)| ((*name).into(), json!(value))).collect();
+        return print(&json!({ "name": args.name, "topic_id": id.to_string(), "changed": changed }));
+    }
+    print(&format_args!("altered topic {}", args.name))
 }
 
 async fn delete(args: NameArgs) -> Result<(), Failure> {

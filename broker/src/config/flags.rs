@@ -35,7 +35,7 @@ pub struct StartFlags {
     /// 0 takes any free ports]
     #[arg(long, value_name = "PORT", env = "CORELANE_CORE_PORT")]
     pub core_port: Option<u16>,
-    /// Memory of the cores' regions together, pinned [default: half of the limit of the cgroup or machine, 1GiB at most]
+    /// Memory of the cores' regions together, pinned [default: half of the limit of the cgroup or machine, 1GiB at most, but 64MiB for each core]
     #[arg(long, value_name = "SIZE", env = "CORELANE_MEMORY")]
     pub memory: Option<SizeText>,
     /// Poll before sleeping: off, always, or a duration up to 1ms [default: off]

@@ -58,6 +58,14 @@ fn flags_win_over_the_file_and_the_file_over_defaults() {
 }
 
 #[test]
+fn each_core_has_its_least_memory_unless_less_is_asked_for() {
+    let many = StartFlags { cores: Some(20), ..flags() };
+    assert_eq!(Settings::join(many.clone(), FileConfig::default(), 1 << 28).unwrap().memory_bytes, 20 * MEMORY_BYTES_MIN);
+    let file = parse("memory = \"1GiB\"").unwrap();
+    assert!(matches!(Settings::join(many, file, 1 << 28), Err(ConfigError::OutOfRange { name: "memory", .. })));
+}
+
+#[test]
 fn cores_are_as_many_as_processors_unless_something_else_is_said() {
     for (text, cpus) in [("3", vec![3]), ("0,2", vec![0, 2]), ("0-2,7", vec![0, 1, 2, 7])] {
         assert_eq!(text.parse(), Ok(CpuList(cpus)));
@@ -72,7 +80,7 @@ fn cores_are_as_many_as_processors_unless_something_else_is_said() {
     assert_eq!((settings.cores, settings.cpus, settings.core_port), (2, vec![1, 2], 0));
     let settings = join(StartFlags { cores: Some(4), ..flags() }, "cpus = 1").unwrap();
     assert_eq!((settings.cores, settings.cpus), (4, vec![1]));
-    let error = join(StartFlags { cores: Some(5), ..flags() }, "").unwrap_err().to_string();
+    let error = join(StartFlags { cores: Some(5), ..flags() }, "memory = \"256MiB\"").unwrap_err().to_string();
     assert!(error.contains("memory is 268435456, allowed are 335544320"), "{error}");
     let error = join(StartFlags { cores: Some(0), ..flags() }, "").unwrap_err().to_string();
     assert!(error.contains("cores is 0, allowed are 1 to 1024"), "{error}");

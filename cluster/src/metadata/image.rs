@@ -268,6 +268,18 @@ impl Image {
         }
     }
 
+    /// The settings of a topic after these changes, made one after the other.
+    ///
+    /// # Errors
+    /// Why one of them can't be made.
+    pub fn check_configs(&self, id: TopicId, changes: &[(String, Option<String>)]) -> Result<TopicConfig, ApplyError> {
+        let mut topic = self.known(id)?.clone();
+        for (name, value) in changes {
+            (topic.configs, topic.config) = changed_configs(&topic, name, value.as_deref())?;
+        }
+        Ok(topic.config)
+    }
+
     /// Takes one record.
     ///
     /// # Errors

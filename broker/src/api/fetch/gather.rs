@@ -7,6 +7,7 @@
 use std::time::Duration;
 
 use futures_lite::future;
+use futures_util::future::{join_all, select_all};
 use protocol::error::ErrorCode;
 use protocol::ids::CoreId;
 use protocol::native::FetchPartitionReply;
@@ -78,45 +79,23 @@ async fn fetch_several<E: Env>(dispatch: &Dispatch<E>, asked: shard::FetchReques
 
 /// One look at each core, all at once.
 async fn read_all<E: Env>(dispatch: &Dispatch<E>, groups: &[Group], share: usize) -> Vec<Gathered> {
-    let mut asking: Vec<_> = groups
-        .iter()
-        .map(|group| {
-            let request = shard::FetchRequest { max_wait: Duration::ZERO, max_bytes: share, ..group.request.clone() };
-            Box::pin(ask(dispatch, group.core, request))
-        })
-        .collect();
-    let mut found: Vec<Option<Gathered>> = groups.iter().map(|_| None).collect();
-    std::future::poll_fn(|context| {
-        let mut all = true;
-        for (asking, found) in asking.iter_mut().zip(&mut found) {
-            if found.is_none() {
-                match asking.as_mut().poll(context) {
-                    std::task::Poll::Ready(gathered) => *found = Some(gathered),
-                    std::task::Poll::Pending => all = false,
-                }
-            }
-        }
-        if all { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
-    })
-    .await;
-    found.into_iter().flatten().collect()
+    let asking = groups.iter().map(|group| {
+        let request = shard::FetchRequest { max_wait: Duration::ZERO, max_bytes: share, ..group.request.clone() };
+        ask(dispatch, group.core, request)
+    });
+    join_all(asking).await
 }
 
 /// Ends when one core has as much more as is missing, or the time is over. What it gives then is read again with the others.
 async fn wait_for_any<E: Env>(dispatch: &Dispatch<E>, groups: &[Group], there: &[usize], missing: usize, deadline: Monotonic) {
     let left = deadline.since(dispatch.env().now());
-    let mut waiting: Vec<_> = groups
-        .iter()
-        .zip(there)
-        .map(|(group, there)| {
-            let request = shard::FetchRequest { max_wait: left, min_bytes: there + missing, ..group.request.clone() };
-            Box::pin(ask(dispatch, group.core, request))
-        })
-        .collect();
-    let any = std::future::poll_fn(|context| {
-        let ended = waiting.iter_mut().any(|waiting| waiting.as_mut().poll(context).is_ready());
-        if ended { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
+    let waiting = groups.iter().zip(there).map(|(group, there)| {
+        let request = shard::FetchRequest { max_wait: left, min_bytes: there + missing, ..group.request.clone() };
+        Box::pin(ask(dispatch, group.core, request))
     });
+    let any = async {
+        select_all(waiting).await;
+    };
     future::or(any, dispatch.env().sleep(left)).await;
 }
 

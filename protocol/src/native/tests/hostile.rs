@@ -21,6 +21,9 @@ fn decode_all(body: &[u8]) -> usize {
     if let Ok(request) = DeleteTopicRequest::decode_body(body) {
         took(request.name.capacity());
     }
+    if let Ok(request) = AlterTopicRequest::decode_body(body) {
+        took(request.name.capacity() + request.configs.capacity() * size_of::<(String, Option<String>)>());
+    }
     if let Ok(MetadataRequest { names: Some(names) }) = MetadataRequest::decode_body(body) {
         took(names.capacity() * size_of::<String>());
     }
@@ -51,6 +54,7 @@ fn decode_all(body: &[u8]) -> usize {
     }
     let _ = CreateTopicReply::decode_body(body);
     let _ = DeleteTopicReply::decode_body(body);
+    let _ = AlterTopicReply::decode_body(body);
     capacity
 }
 

@@ -58,6 +58,8 @@ fn topics() -> Vec<Sample> {
         sample!("MetadataReply", Metadata, FLAG_REPLY, 4, 0, MetadataReply, metadata_reply()),
         sample!("InitProducerRequest", InitProducer, 0, 9, 0, InitProducerRequest, InitProducerRequest { timeout_ms: 30_000 }),
         sample!("InitProducerReply", InitProducer, FLAG_REPLY, 9, 0, InitProducerReply, init_producer_reply()),
+        sample!("AlterTopicRequest", AlterTopic, 0, 10, 0, AlterTopicRequest, alter_topic_request()),
+        sample!("AlterTopicReply", AlterTopic, FLAG_REPLY, 10, 0, AlterTopicReply, AlterTopicReply { topic_id: topic() }),
         sample!("ErrorReply", CreateTopic, FLAG_REPLY | FLAG_ERROR, 8, 0, ErrorReply, error_reply()),
     ]
 }
@@ -97,6 +99,14 @@ fn hello_reply() -> HelloReply {
 
 fn init_producer_reply() -> InitProducerReply {
     InitProducerReply { producer_id: ProducerId(4711), producer_epoch: ProducerEpoch(0) }
+}
+
+fn alter_topic_request() -> AlterTopicRequest {
+    AlterTopicRequest {
+        name: "events".into(),
+        configs: vec![("retention.ms".into(), Some("60000".into())), ("retention.bytes".into(), None)],
+        timeout_ms: 30_000,
+    }
 }
 
 fn create_topic_request() -> CreateTopicRequest {
