@@ -70,8 +70,11 @@ impl<E: Env> Shard<E> {
             let (shard, cell) = (self.clone(), cell.clone());
             self.env().spawn(async move {
                 let outcome = plan.execute().await;
+                let is_done = outcome.is_done();
                 shard.settle(&cell, |state, purgatory, woken| state.finish_removal(outcome, purgatory, woken));
-                shard.start_removal(&cell);
+                if is_done {
+                    shard.start_removal(&cell);
+                }
                 shard.follow_up(&cell);
             });
         }

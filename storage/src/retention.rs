@@ -58,6 +58,14 @@ pub struct RemovalOutcome {
     result: io::Result<()>,
 }
 
+impl RemovalOutcome {
+    /// Whether the segment is gone; if not, the next attempt is to be made later, not at once.
+    #[must_use]
+    pub fn is_done(&self) -> bool {
+        self.result.is_ok()
+    }
+}
+
 impl<E: Env> RemovalPlan<E> {
     /// Removes. Touches no state of the log.
     pub async fn execute(self) -> RemovalOutcome {
