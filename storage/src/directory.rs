@@ -254,7 +254,7 @@ impl<E: Env> Directory<E> {
 
     /// Ends with what has stopped the logs here, if anything did.
     fn check_running(&self) -> io::Result<()> {
-        self.0.failure.cause().map_or(Ok(()), |cause| Err(reworded(&cause, cause.to_string())))
+        self.0.failure.check()
     }
 
     pub(crate) fn state(&self) -> &State<E> {

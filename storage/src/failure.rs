@@ -8,6 +8,7 @@ use std::cell::RefCell;
 use std::io;
 use std::rc::Rc;
 
+use runtime::disk::reworded;
 use runtime::local::Notify;
 
 /// The first failure, if there was any. A handle.
@@ -30,6 +31,15 @@ impl DirectoryFailure {
     /// What has stopped the logs, if anything did.
     pub(crate) fn cause(&self) -> Option<Rc<io::Error>> {
         self.0.first.borrow().as_ref().map(|first| first.cause.clone())
+    }
+
+    /// Whether the logs go on. A plan under way asks before it writes down that bytes are durable: behind a failed flush, one that
+    /// succeeds says nothing of what was written before.
+    ///
+    /// # Errors
+    /// What has stopped them.
+    pub(crate) fn check(&self) -> io::Result<()> {
+        self.cause().map_or(Ok(()), |cause| Err(reworded(&cause, cause.to_string())))
     }
 
     /// Stops the logs for what has failed on this core.

@@ -2,7 +2,7 @@
 //!
 //! A step covers entries whose batches are written, after a flush of the log file; the checkpoint names how many entries lie there and
 //! their CRC, and recovery scans from the last of them on. A seal happens off the append path, once everything of a rolled
-//! segment is written. Order: indexes, exact sizes, flushes, the manifest, the directory. A crash in between leaves an unsealed
+//! segment is written. Order: indexes, exact sizes, flushes, the manifest (unless a flush has failed meanwhile), the directory. A crash in between leaves an unsealed
 //! segment, which recovery completes; a full disk leaves one too, and all is written again once there is space.
 
 use std::io;
@@ -14,6 +14,7 @@ use runtime::{Disk, Durability, Env, File, Monotonic};
 use crate::blocks::{block_ceiling, block_floor, in_file, in_memory};
 use crate::cache::ChunkCache;
 use crate::error::LogFailure;
+use crate::failure::DirectoryFailure;
 use crate::file::SegmentFile;
 use crate::index::{INDEX_ENTRY_BYTES, IndexEntry};
 use crate::log::Log;
@@ -39,6 +40,7 @@ pub(crate) struct PersistPlan<E: Env> {
     file: SegmentFile<E>,
     directory: PathBuf,
     cache: ChunkCache,
+    failure: DirectoryFailure,
     index: IndexTail,
     time_index: IndexTail,
     is_first: bool,
@@ -113,6 +115,7 @@ impl<E: Env> SealPlan<E> {
         self.persist.run(env, true).await?;
         log.set_length(self.manifest.log_bytes).await?;
         self.persist.file.flush().await?;
+        self.persist.failure.check()?;
         let path = segment_path(&self.persist.directory, self.persist.base, "manifest");
         env.disk().replace_file(&path, self.manifest.encode()).await
     }
@@ -197,6 +200,7 @@ impl<E: Env> OpenSegment<E> {
             file: self.file.clone(),
             directory: log.directory.clone(),
             cache: log.cache.clone(),
+            failure: log.directory_failure.clone(),
             index: index_tail,
             time_index: time_tail,
             is_first: from.entries == 0,

@@ -257,6 +257,48 @@ fn t22_a_failed_flush_is_told_before_a_later_durable_write_is_acknowledged() {
     }
 }
 
+/// A log with a segment to seal and another log. Does `before` pieces of maintenance, begins the next one, lets the other log's flush fail
+/// if `fails`, and goes on with it; the manifests that there are then.
+async fn manifests_after(env: sim::SimEnv, before: usize, fails: bool) -> usize {
+    let directory = open(&env).await;
+    let other = TopicPartition { partition: PartitionIndex(1), ..LOG };
+    let config = LogConfig { class: DurabilityClass::Written, ..LogConfig::default() };
+    let mut failing = directory.create_log(other, config).await.unwrap();
+    append(&env, &mut failing, 1, &numbered(1, 9000)).await;
+    write(&env, &mut failing).await.unwrap();
+    let config = LogConfig { class: DurabilityClass::Written, ..small_segments() };
+    let mut log = directory.create_log(LOG, config).await.unwrap();
+    while log.segment_count() == 1 {
+        append(&env, &mut log, 1, &numbered(1, 12_000)).await;
+    }
+    write(&env, &mut log).await.unwrap();
+    for _ in 0..before {
+        let Some(plan) = log.begin_maintenance(env.now(), env.wall_clock()) else { break };
+        log.finish_maintenance(plan.execute().await, env.now()).unwrap();
+    }
+    let plan = log.begin_maintenance(env.now(), env.wall_clock());
+    if fails {
+        env.set_disk_faults(DiskFaults { flush_errors_ppm: ALWAYS, ..DiskFaults::default() });
+        let outcome = failing.begin_flush().execute().await;
+        failing.finish_flush(outcome, env.now()).unwrap_err();
+        env.set_disk_faults(DiskFaults::default());
+    }
+    if let Some(plan) = plan {
+        let result = log.finish_maintenance(plan.execute().await, env.now());
+        assert!(fails || result.is_ok());
+    }
+    let names = env.disk().list(&log_path()).await.unwrap();
+    names.iter().filter(|name| name.name.ends_with("manifest")).count()
+}
+
+#[test]
+fn t22_a_segment_is_not_sealed_behind_a_failed_flush() {
+    let manifests = |fails| (0..8).map(|before| sim::run(9, move |env| manifests_after(env, before, fails))).collect::<Vec<_>>();
+    let sealed = manifests(false).into_iter().position(|count| count > 0).expect("one of the pieces of maintenance seals");
+    let behind = manifests(true);
+    assert!(behind[..=sealed].iter().all(|count| *count == 0), "manifests behind a failed flush: {behind:?}");
+}
+
 #[test]
 fn t22_a_failed_sync_of_a_checkpoint_or_a_name_stops_every_log_of_its_directory() {
     for seed in 0..20 {
