@@ -18,16 +18,10 @@ use crate::index_file::{IndexFile, SearchError};
 use crate::read::{ReadRequest, ReadResult};
 use crate::readahead::{READ_BYTES_MAX, Stream};
 
-/// What is read ahead at the least, in bytes.
-pub(crate) const READ_AHEAD_BYTES_MIN: u64 = 4 << 20;
-/// What is read ahead of a reader that comes back, at the most, in bytes.
-const READ_AHEAD_BYTES_MAX: u64 = 8 << 20;
 /// Read at least, in bytes.
 const READ_BYTES_MIN: u64 = 32 << 10;
 /// The core is given to others after checking this much, in bytes.
 const YIELD_BYTES: u64 = 2 << 20;
-/// Read-ahead stops when less than this part of the region is free.
-const READ_AHEAD_FREE_DIVISOR: usize = 4;
 
 /// The file to read, as it is at the time of the decision.
 pub(crate) struct Source<E: Env> {
@@ -108,10 +102,7 @@ impl<E: Env> DiskRead<E> {
             }
         };
         let from_index = !sequential && stream.position > 0;
-        // While one answer is sent, the next one comes from the disk: with less than that ahead, disk and wire take turns.
-        let answer = in_file(self.request.bytes_max).clamp(READ_AHEAD_BYTES_MIN, READ_AHEAD_BYTES_MAX);
-        let read_ahead = if sequential { answer } else { 0 };
-        let mut scan = Scan { env: &self.env, cache: &self.cache, stream, read_ahead, since_yield: 0 };
+        let mut scan = Scan { env: &self.env, cache: &self.cache, stream, ahead: sequential, waited: false, since_yield: 0 };
         match scan.collect(self.request).await {
             Err(ReadError::Corrupt { segment, position, fault })
                 if from_index && position == scan.stream.position && !self.one_behind =>
@@ -154,8 +145,10 @@ pub(crate) struct Scan<'a, E: Env> {
     pub(crate) env: &'a E,
     pub(crate) cache: &'a ChunkCache,
     pub(crate) stream: Stream<E>,
-    /// What is read ahead, in bytes; 0: nothing.
-    pub(crate) read_ahead: u64,
+    /// Whether to read ahead.
+    pub(crate) ahead: bool,
+    /// Whether bytes had to be waited for.
+    pub(crate) waited: bool,
     pub(crate) since_yield: u64,
 }
 
@@ -209,6 +202,9 @@ impl<E: Env> Scan<'_, E> {
         };
         let slices: SmallVec<_> = self.stream.parts(first, position).collect();
         self.stream.advance(next_offset, position);
+        if self.ahead {
+            self.stream.adapt(self.waited);
+        }
         if failed {
             self.stream.forget();
         }
@@ -253,12 +249,10 @@ impl<E: Env> Scan<'_, E> {
         {
             return Err(ReadError::NoMemory { bytes: in_memory(to - position) });
         }
-        let region = self.cache.region();
-        if self.read_ahead > 0 && region.free_bytes() >= region.bytes() / READ_AHEAD_FREE_DIVISOR {
-            // Whole reads only, so that a slow reader doesn't cut them into small ones.
-            let ahead = (position + hint + self.read_ahead).next_multiple_of(READ_BYTES_MAX);
-            self.stream.request(self.env, self.cache, ahead, READ_BYTES_MAX);
+        if self.ahead {
+            self.stream.request_ahead(self.env, self.cache, position + hint);
         }
+        self.waited |= self.stream.lacks(to);
         self.stream.wait(to).await.map_err(|cause| self.stream.source.io_error(position, cause))
     }
 }

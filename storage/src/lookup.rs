@@ -161,7 +161,7 @@ impl<E: Env> LookupPlan<E> {
             Start::Files | Start::Manifest => self.search_files(&source).await?,
         };
         let stream = Stream::new(source, self.from, position);
-        let mut scan = Scan { env: &self.env, cache: &self.cache, stream, read_ahead: 0, since_yield: 0 };
+        let mut scan = Scan { env: &self.env, cache: &self.cache, stream, ahead: false, waited: false, since_yield: 0 };
         self.scan(&mut scan, position).await
     }
 

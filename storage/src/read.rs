@@ -10,7 +10,6 @@ use crate::disk_read::{DiskRead, DiskReadOutcome, Source, Start};
 use crate::error::ReadError;
 use crate::log::Log;
 use crate::piece::{Budget, Found};
-use crate::readahead::Stream;
 use crate::segment::segment_path;
 
 /// What to read.
@@ -118,8 +117,8 @@ impl<E: Env> Log<E> {
     pub(crate) fn plan_disk_read(&mut self, request: ReadRequest) -> DiskRead<E> {
         let (source, position) = self.source_of(request.offset);
         let mut stream = self.streams.take(source.base, request.offset);
-        if request.offset == source.base && stream.is_none() && self.streams.arrives(request.offset) {
-            stream = Some(Stream::new(source.clone(), request.offset, 0));
+        if request.offset == source.base && stream.is_none() {
+            stream = self.streams.arrive(&source, request.offset);
         }
         let start = match position {
             Some(position) => Start::Position(position),

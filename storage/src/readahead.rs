@@ -1,8 +1,9 @@
 //! Bytes of a segment on their way from the disk, in order, and the readers that go through a log one after the other.
 //!
 //! A stream belongs to one reader: what it has read and not yet given stays with it until the reader comes back, and once
-//! the reader has come back, further reads are started before they are asked for. Reads run as tasks of the core and hand their
-//! chunk over, so a read that is given up frees its memory when the kernel is done with it.
+//! the reader has come back, further reads are started before they are asked for: twice as much each time that the reader
+//! had to wait for the disk, so that a slow reader holds little and a fast one keeps a deep drive busy. Reads run as tasks of the core
+//! and hand their chunk over, so a read that is given up frees its memory when the kernel is done with it.
 
 use std::collections::VecDeque;
 use std::io;
@@ -17,6 +18,15 @@ use crate::disk_read::Source;
 
 /// Largest single read, in bytes.
 pub(crate) const READ_BYTES_MAX: u64 = 1 << 20;
+/// What is read ahead of a reader that comes back, in bytes: at first, and
+const READ_AHEAD_BYTES_MIN: u64 = 4 << 20;
+/// at the most, for one that has waited for the disk again and again.
+const READ_AHEAD_BYTES_MAX: u64 = 32 << 20;
+/// What is taken off with each answer that a reader needn't wait for: one part in this many.
+const READ_AHEAD_DECAY_DIVISOR: u64 = 16;
+/// The part of the region that reading ahead leaves free: one in this many. It is less than what the cache of clean chunks keeps free, and
+/// more than what receiving leaves to writing.
+const READ_AHEAD_RESERVE_DIVISOR: usize = 16;
 /// Readers of one log whose place is kept.
 const STREAMS_MAX: usize = 8;
 
@@ -38,13 +48,12 @@ impl<E: Env> Streams<E> {
         Some(self.streams.remove(index))
     }
 
-    /// Whether a reader has read the segment before up to `offset`; its place there is given up.
-    pub(crate) fn arrives(&mut self, offset: Offset) -> bool {
-        let index = self.streams.iter().position(|stream| stream.next_offset == offset && stream.position >= stream.source.end);
-        index.is_some_and(|index| {
-            self.streams.remove(index);
-            true
-        })
+    /// The stream of a reader that has read the segment before up to `offset`, from where `source` goes on.
+    pub(crate) fn arrive(&mut self, source: &Source<E>, offset: Offset) -> Option<Stream<E>> {
+        let index =
+            self.streams.iter().position(|stream| stream.next_offset == offset && stream.position >= stream.source.end)?;
+        let before = self.streams.remove(index);
+        Some(Stream { ahead: before.ahead, ..Stream::new(source.clone(), offset, 0) })
     }
 
     pub(crate) fn put(&mut self, stream: Stream<E>) {
@@ -75,6 +84,8 @@ pub(crate) struct Stream<E: Env> {
     /// Where the batch with `next_offset` starts.
     pub(crate) position: u64,
     used: bool,
+    /// What is read ahead, in bytes.
+    ahead: u64,
     buffers: VecDeque<Buffer>,
 }
 
@@ -91,7 +102,8 @@ enum State {
 
 impl<E: Env> Stream<E> {
     pub(crate) fn new(source: Source<E>, next_offset: Offset, position: u64) -> Stream<E> {
-        Stream { source, next_offset, position, used: true, buffers: VecDeque::new() }
+        let buffers = VecDeque::new();
+        Stream { source, next_offset, position, used: true, ahead: READ_AHEAD_BYTES_MIN, buffers }
     }
 
     /// Takes the segment as it is now. What was read of a last block that has grown since is given up.
@@ -138,6 +150,23 @@ impl<E: Env> Stream<E> {
         self.buffers.back().map_or(block_floor(self.position), |buffer| buffer.position + buffer.length)
     }
 
+    /// After an answer: twice as much is read ahead from here on if the reader had to wait for it, and a little less if it
+    /// hadn't.
+    pub(crate) fn adapt(&mut self, waited: bool) {
+        let ahead = if waited { 2 * self.ahead } else { self.ahead - self.ahead / READ_AHEAD_DECAY_DIVISOR };
+        self.ahead = ahead.clamp(READ_AHEAD_BYTES_MIN, READ_AHEAD_BYTES_MAX);
+    }
+
+    /// Starts the reads of what will be wanted behind `position`, as far as memory is free.
+    pub(crate) fn request_ahead(&mut self, env: &E, cache: &ChunkCache, position: u64) {
+        let region = cache.region();
+        let free = region.free_bytes().saturating_sub(region.bytes() / READ_AHEAD_RESERVE_DIVISOR);
+        // Whole reads only, so that a slow reader doesn't cut them into small ones.
+        let wanted = (position + self.ahead).next_multiple_of(READ_BYTES_MAX);
+        let affordable = self.requested_to() + in_file(free) / READ_BYTES_MAX * READ_BYTES_MAX;
+        self.request(env, cache, wanted.min(affordable), READ_BYTES_MAX);
+    }
+
     /// Starts reads until those under way reach `to`, in steps of at most `step` bytes. `false` if memory is missing.
     pub(crate) fn request(&mut self, env: &E, cache: &ChunkCache, to: u64, step: u64) -> bool {
         let to = block_ceiling(to.min(self.source.end));
@@ -172,6 +201,12 @@ impl<E: Env> Stream<E> {
             sender.send(result.map(|_| chunk.freeze()));
         });
         receiver
+    }
+
+    /// Whether bytes below `to` are still on their way.
+    pub(crate) fn lacks(&self, to: u64) -> bool {
+        let is_under_way = |state: &State| matches!(state, State::Reading(receiver) if !receiver.is_over());
+        self.buffers.iter().take_while(|buffer| buffer.position < to).any(|buffer| is_under_way(&buffer.state))
     }
 
     /// Waits until all bytes below `to` (at most those requested) are in memory; how far they go.

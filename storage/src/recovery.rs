@@ -25,7 +25,7 @@ use crate::blocks::{block_ceiling, block_floor, in_file};
 use crate::checkpoint::{CheckpointEntry, SegmentCheckpoint};
 use crate::config::LogConfig;
 use crate::directory::Directory;
-use crate::disk_read::{READ_AHEAD_BYTES_MIN, Scan, Source};
+use crate::disk_read::{Scan, Source};
 use crate::error::{Fault, Impossible, ReadError, RecoveryError};
 use crate::header::{BATCH_HEADER_BYTES, BatchHeader, HeaderFault};
 use crate::index::{INDEX_ENTRY_BYTES, IndexEntry};
@@ -379,7 +379,7 @@ impl<E: Env> Recovery<'_, E> {
         let source = Source { base, end: bytes, file: segment.file.clone() };
         let stream = Stream::new(source, place.expected, position);
         let cache = self.log.cache.clone();
-        let mut scan = Scan { env: self.env, cache: &cache, stream, read_ahead: READ_AHEAD_BYTES_MIN, since_yield: 0 };
+        let mut scan = Scan { env: self.env, cache: &cache, stream, ahead: true, waited: false, since_yield: 0 };
         let mut again = Rewriter::new(self.env, &segment.file);
         self.progress.total -= position.min(self.progress.total);
         let fault = loop {

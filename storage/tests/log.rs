@@ -5,9 +5,10 @@ mod support;
 
 use std::time::Duration;
 
-use protocol::ids::{DurabilityClass, Offset};
+use protocol::ids::{DurabilityClass, Offset, PartitionIndex, TopicPartition};
 use runtime::{Disk, Env};
-use storage::{LogConfig, ReadRequest, StorageConfig};
+use sim::SimEnv;
+use storage::{Directory, Log, LogConfig, ReadRequest, StorageConfig};
 use support::*;
 
 #[test]
@@ -252,29 +253,77 @@ fn memory_runs_short_and_clean_chunks_make_room() {
     });
 }
 
+/// A log of 800 batches, each a little above 100,000 bytes, that nobody's memory holds.
+async fn cold_log(env: &SimEnv, directory: &Directory<SimEnv>) -> Log<SimEnv> {
+    let mut log = directory.create_log(LOG, LogConfig::default()).await.unwrap();
+    for number in 0..800 {
+        append(env, &mut log, 1, &numbered(number, 100_000)).await;
+        settle(env, &mut log).await.unwrap();
+    }
+    log.drop_cached();
+    log
+}
+
+/// Reads so many answers one after the other; how many bytes more than was given have been read from the disk then.
+async fn bytes_ahead(log: &mut Log<SimEnv>, bytes_max: usize, mut pauses: impl AsyncFnMut()) -> Vec<u64> {
+    let (before, bound) = (log.metrics().snapshot().disk_read_bytes, log.log_end());
+    let mut offset = Offset(0);
+    let mut ahead = Vec::new();
+    for _ in 0..8 {
+        let request = ReadRequest { offset, bound, bytes_max, first_batch_whole: true };
+        offset = read(log, request).await.unwrap().1;
+        let given = u64::try_from(offset.0).unwrap() * 100_000;
+        ahead.push((log.metrics().snapshot().disk_read_bytes - before - given) >> 20);
+        pauses().await;
+    }
+    ahead
+}
+
 #[test]
-fn a_reader_that_comes_back_finds_its_next_answer_read() {
-    let options = sim::Options { region_bytes: 96 << 20, ..sim::Options::new(7) };
+fn a_reader_that_waits_for_the_disk_has_more_and_more_read_ahead() {
+    let options = sim::Options { region_bytes: 128 << 20, ..sim::Options::new(7) };
     sim::run_with(options, |env| async move {
         let directory = open(&env).await;
-        let mut log = directory.create_log(LOG, LogConfig::default()).await.unwrap();
-        for number in 0..400 {
-            append(&env, &mut log, 1, &numbered(number, 100_000)).await;
-            settle(&env, &mut log).await.unwrap();
+        let mut log = cold_log(&env, &directory).await;
+        let ahead = bytes_ahead(&mut log, 4 << 20, async || {}).await;
+        assert_eq!(ahead[0], 0, "who comes for the first time may not come again");
+        let most = ahead.iter().copied().max().unwrap();
+        assert!((4..7).contains(&ahead[1]) && (28..36).contains(&most), "{ahead:?} MiB");
+    });
+}
+
+#[test]
+fn a_reader_that_needn_t_wait_has_little_read_ahead() {
+    let options = sim::Options { region_bytes: 128 << 20, ..sim::Options::new(7) };
+    sim::run_with(options, |env| async move {
+        let directory = open(&env).await;
+        let mut log = cold_log(&env, &directory).await;
+        let ahead = bytes_ahead(&mut log, 1 << 20, async || env.sleep(Duration::from_secs(1)).await).await;
+        assert!(ahead[2..].iter().all(|is| (4..10).contains(is)), "{ahead:?} MiB");
+    });
+}
+
+#[test]
+fn reading_ahead_evicts_nothing_and_leaves_memory_free() {
+    let options = sim::Options { region_bytes: 64 << 20, ..sim::Options::new(7) };
+    sim::run_with(options, |env| async move {
+        let directory = open(&env).await;
+        let mut log = cold_log(&env, &directory).await;
+        let name = TopicPartition { partition: PartitionIndex(1), ..LOG };
+        let mut tail = directory.create_log(name, LogConfig::default()).await.unwrap();
+        for number in 0..600 {
+            append(&env, &mut tail, 1, &numbered(number, 100_000)).await;
+            settle(&env, &mut tail).await.unwrap();
         }
-        for bytes_max in [1 << 20, 8 << 20] {
-            log.drop_cached();
-            let (before, bound) = (log.metrics().snapshot().disk_read_bytes, log.log_end());
-            let mut offset = Offset(0);
-            for _ in 0..2 {
-                let request = ReadRequest { offset, bound, bytes_max, first_batch_whole: true };
-                offset = read(&mut log, request).await.unwrap().1;
-            }
-            let given = u64::try_from(offset.0).unwrap() * 100_000;
-            let ahead = log.metrics().snapshot().disk_read_bytes - before - given;
-            let (least, most) = (bytes_max.max(4 << 20), bytes_max.max(4 << 20) + (2 << 20));
-            assert!((least..most).contains(&usize::try_from(ahead).unwrap()), "{ahead} bytes ahead of answers of {bytes_max}");
-        }
+        let evicted = log.metrics().snapshot().evicted_bytes;
+        let ahead = bytes_ahead(&mut log, 1 << 20, async || {}).await;
+        assert!(ahead[1..].iter().all(|is| (1..8).contains(is)), "{ahead:?} MiB ahead, of a region that a cache has filled");
+        assert!(
+            env.region().free_bytes() >= env.region().bytes() / 16 - (1 << 20),
+            "{} bytes are free",
+            env.region().free_bytes()
+        );
+        assert_eq!(log.metrics().snapshot().evicted_bytes, evicted, "a tail reader's pieces stay");
     });
 }
 
