@@ -1,5 +1,6 @@
 //! The machine as a benchmark sees it: clocks, processors and their busy time, the page cache, free space.
 
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -7,8 +8,14 @@ use anyhow::{Context, Result, anyhow, bail};
 use rustix::thread::CpuSet;
 use rustix::time::{ClockId, Timespec};
 
-/// What [`settle`] waits.
-const SETTLE: Duration = Duration::from_secs(2);
+/// How often a drive is looked at until it is quiet.
+const QUIET_LOOK: Duration = Duration::from_millis(500);
+/// Looks one after the other that find it quiet.
+const QUIET_LOOKS: u32 = 4;
+/// Looks at the most.
+const QUIET_LOOKS_MAX: u32 = 120;
+/// Operations between two looks of a drive that is quiet: who shares it writes a line now and then.
+const QUIET_OPERATIONS_MAX: u64 = 8;
 
 /// Nanoseconds of CLOCK_MONOTONIC; the same in every process.
 pub fn now_nanos() -> u64 {
@@ -115,10 +122,33 @@ pub fn drop_caches() -> Result<()> {
     std::fs::write("/proc/sys/vm/drop_caches", "3").context("the page cache can't be dropped (root is needed)")
 }
 
-/// Waits until what files that were just removed have left to do (writes, discards) is done: a latency measured beside it is the drive's.
-pub fn settle() {
+/// Waits until what was written or removed before has left the drive below `path` nothing to do: dirty pages, journals, and the discards
+/// that a file system issues some time after the files are gone, in its own threads. What is measured beside those is theirs.
+pub fn settle(path: &Path) -> Result<()> {
     rustix::fs::sync();
-    sleep(SETTLE);
+    let device = std::fs::metadata(path).with_context(|| format!("{}", path.display()))?.dev();
+    let stat = format!("/sys/dev/block/{}:{}/stat", rustix::fs::major(device), rustix::fs::minor(device));
+    let mut before = operations(&stat);
+    let mut quiet = 0;
+    for _ in 0..QUIET_LOOKS_MAX {
+        sleep(QUIET_LOOK);
+        let now = operations(&stat);
+        let is_quiet = matches!((before, now), (Some(before), Some(now)) if now - before <= QUIET_OPERATIONS_MAX);
+        quiet = if is_quiet || now.is_none() { quiet + 1 } else { 0 };
+        if quiet == QUIET_LOOKS {
+            return Ok(());
+        }
+        before = now;
+    }
+    println!("    the drive below {} has other work: it was not quiet for {QUIET_LOOKS_MAX} looks", path.display());
+    Ok(())
+}
+
+/// Reads, writes, discards and flushes that the block device has completed; `None` if it isn't one that tells.
+fn operations(stat: &str) -> Option<u64> {
+    let text = std::fs::read_to_string(stat).ok()?;
+    let fields: Vec<u64> = text.split_whitespace().map(|field| field.parse().unwrap_or(0)).collect();
+    Some([0, 4, 11, 15].iter().filter_map(|index| fields.get(*index)).sum())
 }
 
 /// Fails unless the file system below `path` has room for `bytes`.

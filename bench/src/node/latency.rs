@@ -49,7 +49,7 @@ pub fn measure(run: &mut Run) -> Result<()> {
     let mut with_tail = Measured::default();
     for round in 0..ROUNDS {
         limits.measure(run)?;
-        machine::settle();
+        machine::settle(&run.args.dir)?;
         alone.load(run, &server, &format!("ack-{round}"), None)?;
         with_tail.load(run, &server, &format!("tail-{round}"), Some(server.connect()?))?;
     }
@@ -109,10 +109,10 @@ impl Limits {
     /// Measures once more.
     fn measure(&mut self, run: &Run) -> Result<()> {
         let (broker_cpu, generator_cpu) = (run.args.broker_cpu, run.args.generator_cpu);
-        machine::settle();
+        machine::settle(&run.args.dir)?;
         self.echo.add(&echo::run(broker_cpu, generator_cpu, run.sizes.echo_round_trips)?)?;
         let ring = CommitRing::start(&run.args.dir, broker_cpu)?;
-        machine::settle();
+        machine::settle(&run.args.dir)?;
         let generator = Generator::new(ring.connection()?, TopicId::default(), None)?;
         self.bare.run(run, generator, run.sizes.latency_seconds / f64::from(ROUNDS + 1))?;
         ring.stop()?;

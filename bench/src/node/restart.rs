@@ -21,12 +21,14 @@ pub fn measure(run: &mut Run) -> Result<()> {
     let server = run.start(&scratch)?;
     let flood = flood_topic(run, server.connect()?, TOPIC, "device", run.sizes.log_bytes)?;
     server.kill()?;
+    machine::settle(&run.args.dir)?;
     machine::drop_caches()?;
     let restart = restart(run, scratch.path.clone(), Some(flood.bytes))?;
     run.report.add(figure("restart_kill", "after kill -9", &restart));
     drop(scratch);
 
     if let Some(data) = run.args.power_cut_data.clone() {
+        machine::settle(&run.args.dir)?;
         machine::drop_caches()?;
         let restart = self::restart(run, data, None)?;
         run.report.add(figure("restart_power_cut", "after a replayed power cut", &restart));
