@@ -190,7 +190,9 @@ impl Run {
 
     /// Starts a host on a data directory.
     fn start(&self, scratch: &Scratch) -> Result<Server> {
-        Server::start(&self.server_config(scratch.path.clone()))
+        let server = Server::start(&self.server_config(scratch.path.clone()))?;
+        server.settle_memory()?;
+        Ok(server)
     }
 
     fn server_config(&self, data: PathBuf) -> ServerConfig {

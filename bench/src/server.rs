@@ -15,6 +15,13 @@ use crate::wire::Wire;
 /// How long a host may take to stop after SIGTERM.
 const STOP_LIMIT: Duration = Duration::from_secs(30);
 
+/// How often a host's memory is looked at until it has all of it.
+const MEMORY_LOOK: Duration = Duration::from_millis(100);
+/// Looks one after the other that find it the same.
+const MEMORY_LOOKS: u32 = 5;
+/// Looks at the most.
+const MEMORY_LOOKS_MAX: u32 = 600;
+
 /// What is started, and where.
 #[derive(Clone, Debug)]
 pub struct ServerConfig {
@@ -74,6 +81,23 @@ impl Server {
                 Err(error.context(format!("{} doesn't serve; it said:\n{tail}", config.binary.display())))
             }
         }
+    }
+
+    /// Waits until the host has all of its memory: until what it has of it hasn't grown for some looks.
+    pub fn settle_memory(&self) -> Result<()> {
+        let path = format!("/proc/{}/status", self.pid());
+        let (mut before, mut same) = (None, 0);
+        for _ in 0..MEMORY_LOOKS_MAX {
+            let status = std::fs::read_to_string(&path).with_context(|| path.clone())?;
+            let now = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).map(str::to_owned);
+            same = if now == before { same + 1 } else { 0 };
+            if same == MEMORY_LOOKS {
+                return Ok(());
+            }
+            before = now;
+            machine::sleep(MEMORY_LOOK);
+        }
+        bail!("the host's memory still grew after {MEMORY_LOOKS_MAX} looks")
     }
 
     /// A greeted connection.

@@ -3,11 +3,13 @@
 pub mod lending;
 pub mod memory;
 
+mod buddy;
 mod cores;
 mod descriptors;
 mod disk;
 mod environment;
 mod file;
+mod growth;
 mod metrics;
 mod operation;
 mod operations;

@@ -20,6 +20,7 @@ use rustix::thread::CpuSet;
 
 use super::cores::Member;
 use super::disk::RingDisk;
+use super::growth::grow;
 use super::memory::Region;
 use super::metrics::Metrics;
 use super::operation::ZeroCopyRules;
@@ -243,7 +244,7 @@ impl Driver {
     fn start(config: &CoreConfig, processors: Option<CpuSet>, endings: Endings) -> Result<(RingEnv, Driver), CoreError> {
         let system = |error: io::Error| CoreError::Executor(error.to_string());
         let region =
-            Region::map(config.memory_bytes).map_err(|source| CoreError::Region { bytes: config.memory_bytes, source })?;
+            Region::reserve(config.memory_bytes).map_err(|source| CoreError::Region { bytes: config.memory_bytes, source })?;
         let (ring, registered) = make_ring(config, &region)?;
         if let Some(processors) = &processors {
             // Else flushes and allocations, which kernel threads do, would wait for this very thread to sleep.
@@ -254,7 +255,7 @@ impl Driver {
         let disk = RingDisk::new(&ring, &tasks, &pool, config.descriptors_max);
         let transport = RingTransport::new(ring.clone(), config.sockets);
         let random = Cell::new(seed().map_err(system)?);
-        tracing::debug!(name = config.name, cpu = config.cpu, region_bytes = region.bytes(), registered, "core made");
+        tracing::debug!(name = config.name, cpu = config.cpu, region_bytes = region.full_bytes(), registered, "core made");
         let spin_nanos = match config.spin {
             Spin::Off => 0,
             Spin::For(spin) => u64::try_from(spin.as_nanos()).unwrap_or(u64::MAX),
@@ -266,6 +267,7 @@ impl Driver {
         let driven = Driven { tasks: tasks.clone(), timers: timers.clone(), waking: waking.clone(), spin_nanos };
         spawn_later(ring.clone().run_driver(driven, driver.stopping.clone()));
         tasks.spawn(pool.clone().deliver());
+        tasks.spawn(grow(config.name.clone(), region.clone(), ring.clone(), pool.clone(), timers.clone()));
         Ok((RingEnv(Rc::new(Core { ring, region, disk, transport, tasks, timers, pool, waking, endings, random })), driver))
     }
 
@@ -304,8 +306,16 @@ fn make_ring(config: &CoreConfig, region: &Region) -> Result<(Ring, bool), CoreE
     };
     let made = Ring::new(&RingConfig { entries: config.ring_entries, files: registered_files(config), rules });
     let ring = made.map_err(|error| super::probe::explain_no_ring(&error))?;
-    let Err(error) = ring.register(region) else { return Ok((ring, true)) };
-    let needed_bytes = u64::try_from(region.bytes()).unwrap_or(u64::MAX);
+    let needed_bytes = u64::try_from(region.full_bytes()).unwrap_or(u64::MAX);
+    // What can't be registered in all is not begun with.
+    let allowed = if super::probe::may_lock(needed_bytes) { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::ENOMEM)) };
+    let Err(error) = allowed.and_then(|()| ring.register(region)) else {
+        region.extend();
+        return Ok((ring, true));
+    };
+    while region.next_entry().is_some() {
+        region.extend();
+    }
     let limit_bytes = super::probe::locked_memory_limit();
     if config.registration == Registration::Required {
         return Err(CoreError::LockedMemory { needed_bytes, limit_bytes });

@@ -1,7 +1,8 @@
 //! A core's region of memory and the chunks it is lent out in.
 //!
-//! What it is: one anonymous mapping per core, registered with the ring in entries of at most 1 GiB, divided by a buddy
-//! allocator into chunks of 4 KiB to 16 MiB (powers of two, aligned to their size up to 16 MiB, never across two entries).
+//! What it is: one anonymous mapping per core, registered with the ring in entries of at most 64 MiB, divided by a buddy
+//! allocator into chunks of 4 KiB to 16 MiB (powers of two, aligned to their size up to 16 MiB, never across two entries). A core begins with
+//! the first entry; [`super::growth`] adds the others.
 //! Who calls it: everything that receives, appends, reads or sends, on the owning core only (`Rc`, not `Send`).
 //!
 //! Invariants:
@@ -18,6 +19,7 @@ use std::ptr::NonNull;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use super::buddy::{Buddy, NONE};
 use super::lending::Lending;
 use crate::local::Notify;
 use crate::mesh::bell::Bell;
@@ -26,11 +28,8 @@ use crate::mesh::bell::Bell;
 pub const BLOCK_BYTES: usize = 4096;
 /// Largest chunk, in bytes.
 pub const CHUNK_BYTES_MAX: usize = 16 << 20;
-/// Largest registered entry, in bytes; a limit of the kernel.
-pub const ENTRY_BYTES_MAX: usize = 1 << 30;
-
-const ORDERS: usize = (CHUNK_BYTES_MAX / BLOCK_BYTES).trailing_zeros() as usize + 1;
-const NONE: u32 = u32::MAX;
+/// Largest registered entry, in bytes, and the step in which a region grows: the kernel takes 16,384 entries, of 1 GiB at most.
+pub const ENTRY_BYTES_MAX: usize = 64 << 20;
 
 /// All memory that a core's disk and network operations read from and write to. A handle: clones are the same region.
 #[derive(Clone)]
@@ -38,7 +37,12 @@ pub struct Region(pub(super) Rc<RegionInner>);
 
 pub(super) struct RegionInner {
     base: NonNull<u8>,
-    bytes: usize,
+    /// Bytes of the mapping.
+    mapped_bytes: usize,
+    /// Bytes from the start that may be used.
+    bytes: Cell<usize>,
+    /// The same, at the end of the growth.
+    full_bytes: Cell<usize>,
     buddy: RefCell<Buddy>,
     /// Chunks that are not free: each keeps the mapping.
     chunks: Cell<usize>,
@@ -73,6 +77,16 @@ pub(super) struct Allocation {
     holds: Cell<u32>,
 }
 
+/// A part of the region that is registered as one.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RegionEntry {
+    /// Its place in the ring's table.
+    pub(super) index: u16,
+    /// Of its first byte.
+    pub(super) address: usize,
+    pub(super) bytes: usize,
+}
+
 /// A slice that an unfinished send reads, counted in [`Region::held_bytes`] until it is dropped.
 pub(crate) struct Hold(ChunkSlice);
 
@@ -82,6 +96,15 @@ impl Region {
     /// # Errors
     /// What `mmap` says.
     pub fn map(bytes: usize) -> io::Result<Region> {
+        let region = Region::reserve(bytes)?;
+        while region.next_entry().is_some() {
+            region.extend();
+        }
+        Ok(region)
+    }
+
+    /// The same, with nothing to be had from it yet.
+    pub(super) fn reserve(bytes: usize) -> io::Result<Region> {
         let bytes = bytes.max(1).next_multiple_of(CHUNK_BYTES_MAX);
         assert!(bytes / BLOCK_BYTES < NONE as usize, "a region is below 16 TiB");
         // One largest chunk more, so that the base can be aligned to it.
@@ -120,7 +143,9 @@ impl Region {
         let base = NonNull::new(aligned as *mut u8).ok_or_else(|| io::Error::other("mmap gave address zero"))?;
         Ok(Region(Rc::new(RegionInner {
             base,
-            bytes,
+            mapped_bytes: bytes,
+            bytes: Cell::new(0),
+            full_bytes: Cell::new(bytes),
             buddy: RefCell::new(Buddy::new(bytes)),
             chunks: Cell::new(0),
             lending: OnceCell::new(),
@@ -145,10 +170,16 @@ impl Region {
         Some(Chunk { memory: Rc::new(memory), filled: 0 })
     }
 
-    /// Bytes of the region.
+    /// Bytes of the region that may be used: all, once it has grown.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        self.0.bytes
+        self.0.bytes.get()
+    }
+
+    /// Bytes of the region when it has grown: what was asked for, or what it has, if no more can be registered.
+    #[must_use]
+    pub fn full_bytes(&self) -> usize {
+        self.0.full_bytes.get()
     }
 
     /// Bytes not lent out.
@@ -170,20 +201,39 @@ impl Region {
         self.0.freed.clone()
     }
 
-    /// The ranges to register with a ring: (address, length), in the order of [`ChunkSlice::entry`].
-    #[must_use]
-    pub fn entries(&self) -> Vec<(*mut u8, usize)> {
-        let base = self.0.base.as_ptr();
-        (0..self.0.bytes)
-            .step_by(ENTRY_BYTES_MAX)
-            .map(|offset| (base.wrapping_add(offset), ENTRY_BYTES_MAX.min(self.0.bytes - offset)))
-            .collect()
+    /// How many entries it has when it has grown.
+    pub(super) fn entries(&self) -> usize {
+        self.0.full_bytes.get().div_ceil(ENTRY_BYTES_MAX)
+    }
+
+    /// The entry by which it grows next.
+    pub(super) fn next_entry(&self) -> Option<RegionEntry> {
+        let start = self.0.bytes.get();
+        let bytes = ENTRY_BYTES_MAX.min(self.0.full_bytes.get() - start);
+        let address = self.0.base.as_ptr().wrapping_add(start);
+        (bytes > 0).then(|| RegionEntry { index: entry_at(start), address: address as usize, bytes })
+    }
+
+    /// It grows no further.
+    pub(super) fn stop_growing(&self) {
+        self.0.full_bytes.set(self.0.bytes.get());
+        self.0.freed.notify();
+    }
+
+    /// Lets the next entry be used.
+    pub(super) fn extend(&self) {
+        let Some(entry) = self.next_entry() else { return };
+        let start = self.0.bytes.get();
+        let end = start + entry.bytes;
+        self.0.buddy.borrow_mut().add(start / BLOCK_BYTES..end / BLOCK_BYTES);
+        self.0.bytes.set(end);
+        self.0.freed.notify();
     }
 }
 
 impl fmt::Debug for Region {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Region").field("bytes", &self.0.bytes).field("free_bytes", &self.free_bytes()).finish()
+        f.debug_struct("Region").field("bytes", &self.bytes()).field("free_bytes", &self.free_bytes()).finish()
     }
 }
 
@@ -196,7 +246,7 @@ impl Drop for Region {
             if loans > 0 {
                 tracing::warn!(
                     loans,
-                    bytes = self.0.bytes,
+                    bytes = self.0.mapped_bytes,
                     "other cores still have memory of a region that has gone; its mapping is kept"
                 );
             }
@@ -209,7 +259,7 @@ impl Drop for RegionInner {
         // SAFETY: the mapping was made in `map` with this base and length; every chunk holds an Rc of the region, so none is left. What is
         // lent out is a chunk's slice, held by the region itself: as long as a loan is out, this doesn't run.
         unsafe {
-            libc::munmap(self.base.as_ptr().cast(), self.bytes);
+            libc::munmap(self.base.as_ptr().cast(), self.mapped_bytes);
         }
     }
 }
@@ -453,7 +503,7 @@ impl ChunkSlice {
 
     /// Bytes of the region that this slice lies in.
     pub(crate) fn region_bytes(&self) -> usize {
-        self.memory.region.bytes
+        self.memory.region.bytes.get()
     }
 }
 
@@ -502,98 +552,21 @@ pub(super) fn small(value: usize) -> u32 {
     u32::try_from(value).expect("a chunk is at most 16 MiB")
 }
 
-fn small_order(order: usize) -> u8 {
+pub(super) fn small_order(order: usize) -> u8 {
     u8::try_from(order).expect("orders are few")
 }
 
 fn entry_of(memory: &Allocation) -> u16 {
-    u16::try_from(memory.block as usize * BLOCK_BYTES / ENTRY_BYTES_MAX).expect("a region has few entries")
+    entry_at(memory.block as usize * BLOCK_BYTES)
+}
+
+fn entry_at(position: usize) -> u16 {
+    u16::try_from(position / ENTRY_BYTES_MAX).expect("a region has few entries")
 }
 
 fn order_of(bytes: usize) -> usize {
     let blocks = bytes.max(1).div_ceil(BLOCK_BYTES).next_power_of_two();
     blocks.trailing_zeros() as usize
-}
-
-/// Free blocks by order, with doubly linked lists in arrays; all of one size at first.
-struct Buddy {
-    heads: [u32; ORDERS],
-    next: Vec<u32>,
-    previous: Vec<u32>,
-    /// For the first block of a free piece: its order; else `LENT`.
-    order: Vec<u8>,
-    free_blocks: usize,
-}
-
-const LENT: u8 = u8::MAX;
-
-impl Buddy {
-    fn new(bytes: usize) -> Buddy {
-        let blocks = bytes / BLOCK_BYTES;
-        let mut buddy = Buddy {
-            heads: [NONE; ORDERS],
-            next: vec![NONE; blocks],
-            previous: vec![NONE; blocks],
-            order: vec![LENT; blocks],
-            free_blocks: 0,
-        };
-        let step = CHUNK_BYTES_MAX / BLOCK_BYTES;
-        for block in (0..blocks).step_by(step).rev() {
-            buddy.push(small(block), ORDERS - 1);
-        }
-        buddy.free_blocks = blocks;
-        buddy
-    }
-
-    fn take(&mut self, order: usize) -> Option<u32> {
-        let from = (order..ORDERS).find(|&larger| self.heads[larger] != NONE)?;
-        let block = self.heads[from];
-        self.unlink(block, from);
-        for half in (order..from).rev() {
-            self.push(block + (1 << half), half);
-        }
-        self.free_blocks -= 1 << order;
-        Some(block)
-    }
-
-    fn give(&mut self, mut block: u32, mut order: usize) {
-        assert!(self.order[block as usize] == LENT, "block {block} was freed twice");
-        self.free_blocks += 1 << order;
-        while order + 1 < ORDERS {
-            let buddy = block ^ (1 << order);
-            if usize::from(self.order[buddy as usize]) != order {
-                break;
-            }
-            self.unlink(buddy, order);
-            block = block.min(buddy);
-            order += 1;
-        }
-        self.push(block, order);
-    }
-
-    fn push(&mut self, block: u32, order: usize) {
-        let head = self.heads[order];
-        self.next[block as usize] = head;
-        self.previous[block as usize] = NONE;
-        if head != NONE {
-            self.previous[head as usize] = block;
-        }
-        self.heads[order] = block;
-        self.order[block as usize] = small_order(order);
-    }
-
-    fn unlink(&mut self, block: u32, order: usize) {
-        let (next, previous) = (self.next[block as usize], self.previous[block as usize]);
-        if previous == NONE {
-            self.heads[order] = next;
-        } else {
-            self.next[previous as usize] = next;
-        }
-        if next != NONE {
-            self.previous[next as usize] = previous;
-        }
-        self.order[block as usize] = LENT;
-    }
 }
 
 #[cfg(test)]
@@ -609,6 +582,28 @@ mod tests {
         drop(chunks);
         assert_eq!(region.free_bytes(), all);
         assert!(region.take(CHUNK_BYTES_MAX).is_some());
+    }
+
+    #[test]
+    fn a_region_grows_by_whole_entries() {
+        let bytes = ENTRY_BYTES_MAX + 2 * CHUNK_BYTES_MAX;
+        let region = Region::reserve(bytes).unwrap();
+        assert_eq!((region.bytes(), region.full_bytes(), region.entries()), (0, bytes, 2));
+        assert!(region.take(1).is_none(), "nothing can be had before the first entry");
+        let first = region.next_entry().unwrap();
+        region.extend();
+        assert_eq!((first.index, first.bytes, region.bytes()), (0, ENTRY_BYTES_MAX, ENTRY_BYTES_MAX));
+        let chunks: Vec<Chunk> = std::iter::from_fn(|| region.take(CHUNK_BYTES_MAX)).collect();
+        assert_eq!(chunks.len(), ENTRY_BYTES_MAX / CHUNK_BYTES_MAX);
+        assert!(chunks.iter().all(|chunk| chunk.entry() == 0));
+        let second = region.next_entry().unwrap();
+        assert_eq!((second.index, second.address, second.bytes), (1, first.address + ENTRY_BYTES_MAX, 2 * CHUNK_BYTES_MAX));
+        region.extend();
+        assert!(region.next_entry().is_none());
+        let last: Vec<Chunk> = std::iter::from_fn(|| region.take(CHUNK_BYTES_MAX)).collect();
+        assert_eq!(last.iter().map(Chunk::entry).collect::<Vec<_>>(), [1, 1]);
+        drop((chunks, last));
+        assert_eq!((region.free_bytes(), region.bytes()), (bytes, bytes));
     }
 
     #[test]

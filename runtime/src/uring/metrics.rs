@@ -37,8 +37,10 @@ pub struct Metrics {
     pub descriptor_opens: u64,
     /// Descriptors closed to make room for another.
     pub descriptor_evictions: u64,
-    /// Bytes of the region.
+    /// Bytes of the region that may be used.
     pub region_bytes: usize,
+    /// The same, when it has grown.
+    pub region_full_bytes: usize,
     /// Bytes of the region that are not lent out.
     pub region_free_bytes: usize,
     /// Bytes of chunks that unfinished sends hold.
@@ -65,6 +67,7 @@ impl Metrics {
             descriptor_opens: descriptors.opens,
             descriptor_evictions: descriptors.evictions,
             region_bytes: region.bytes(),
+            region_full_bytes: region.full_bytes(),
             region_free_bytes: region.free_bytes(),
             region_held_bytes: region.held_bytes(),
         }

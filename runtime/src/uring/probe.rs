@@ -57,7 +57,7 @@ impl Probe {
     /// Whether a region of so many bytes can be registered in all.
     #[must_use]
     pub fn may_lock(&self, bytes: u64) -> bool {
-        self.locks_any_memory || bytes.saturating_add(EXECUTOR_LOCKED_BYTES) <= self.locked_memory_bytes_max
+        self.locks_any_memory || fits(bytes, self.locked_memory_bytes_max)
     }
 
     /// Whether the kernel is new enough.
@@ -74,13 +74,12 @@ pub(super) const EXECUTOR_LOCKED_BYTES: u64 = 512 << 10;
 #[must_use]
 pub fn probe() -> Probe {
     let kernel = rustix::system::uname().release().to_string_lossy().into_owned();
-    let locks_any_memory = capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::IPC_LOCK));
     Probe {
         kernel_version: version(&kernel),
         kernel,
         ring: build(8).map_err(|error| why_no_ring(&error)).map(|ring| probe_ring(&ring)),
         locked_memory_bytes_max: locked_memory_limit(),
-        locks_any_memory,
+        locks_any_memory: locks_any_memory(),
         descriptors_max: descriptors_limit(),
     }
 }
@@ -127,6 +126,19 @@ fn version(release: &str) -> Option<(u32, u32)> {
 /// What the process may lock, in bytes; `u64::MAX` if there is no limit.
 pub(super) fn locked_memory_limit() -> u64 {
     getrlimit(Resource::Memlock).current.unwrap_or(u64::MAX)
+}
+
+/// Whether the calling thread may have so many bytes registered, as far as its limits tell.
+pub(super) fn may_lock(bytes: u64) -> bool {
+    locks_any_memory() || fits(bytes, locked_memory_limit())
+}
+
+fn fits(bytes: u64, limit_bytes: u64) -> bool {
+    bytes.saturating_add(EXECUTOR_LOCKED_BYTES) <= limit_bytes
+}
+
+fn locks_any_memory() -> bool {
+    capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::IPC_LOCK))
 }
 
 /// Descriptors that the process may have.

@@ -23,7 +23,7 @@ use std::time::Duration;
 use io_uring::types::{Fd, SubmitArgs, Timespec};
 use io_uring::{IoUring, opcode, squeue};
 
-use super::memory::Region;
+use super::memory::{Region, RegionEntry};
 use super::operation::{Completion, Operation, Submission, Target, ZeroCopyRules};
 use super::operations::{Counts, KNOCK, OperationId, Operations, Outcome};
 use super::tasks::Tasks;
@@ -113,18 +113,22 @@ impl Ring {
         Ok(ring)
     }
 
-    /// Registers the region's memory, so that no operation has to look its pages up.
+    /// Makes room for the entries of `region`, and registers its next, the first.
     pub(super) fn register(&self, region: &Region) -> io::Result<()> {
-        let entries: Vec<libc::iovec> = region
-            .entries()
-            .into_iter()
-            .map(|(address, length)| libc::iovec { iov_base: address.cast(), iov_len: length })
-            .collect();
-        let mut state = self.0.state.borrow_mut();
-        // SAFETY: the ranges are the region's mapping, which the core keeps until the ring is gone.
-        unsafe { state.uring.submitter().register_buffers(&entries)? };
-        state.registered = true;
+        let entries = u32::try_from(region.entries()).unwrap_or(u32::MAX);
+        self.0.state.borrow().uring.submitter().register_buffers_sparse(entries)?;
+        if let Some(first) = region.next_entry() {
+            self.register_entry(&first)?;
+        }
+        self.0.state.borrow_mut().registered = true;
         Ok(())
+    }
+
+    /// Registers memory of the region, so that no operation has to look its pages up.
+    pub(super) fn register_entry(&self, entry: &RegionEntry) -> io::Result<()> {
+        let range = libc::iovec { iov_base: entry.address as *mut libc::c_void, iov_len: entry.bytes };
+        // SAFETY: the range is of the region's mapping, which the core keeps until the ring is gone.
+        unsafe { self.0.state.borrow().uring.submitter().register_buffers_update(entry.index.into(), &[range], None) }
     }
 
     /// Whether the region is registered.
