@@ -5,6 +5,7 @@
 
 pub mod alter_topic;
 pub mod create_topic;
+pub mod delete_records;
 pub mod delete_topic;
 pub mod fetch;
 pub mod hello;

@@ -34,7 +34,7 @@ pub struct Cli {
 enum Command {
     /// Start a host in the foreground; prints one line "ready ..." once it serves
     Start(StartFlags),
-    /// Create, list, describe and delete topics
+    /// Create, list, describe, alter and delete topics, and delete their oldest records
     Topic {
         #[command(subcommand)]
         command: topic::TopicCommand,

@@ -15,14 +15,16 @@ use cluster::metadata::{Image, MetadataRecord};
 use cluster::replica::Acks;
 use net::ConnectionLimits;
 use protocol::ids::{BrokerEpoch, ClusterId, CoreId, DirectoryId, HostId, ProducerId, TopicId, TopicPartition};
-use protocol::native::{FetchPartitionReply, ListOffsetsPartitionReply, OffsetSpec, ProduceResult};
+use protocol::native::{
+    DeleteBefore, DeleteRecordsPartitionReply, FetchPartitionReply, ListOffsetsPartitionReply, OffsetSpec, ProduceResult,
+};
 use runtime::mesh::{Answer, Asked, Mesh};
 use runtime::{Env, Loan};
 use shard::{PartitionDescription, StopReport};
 use smallvec::SmallVec;
 use storage::SharedDirectory;
 
-use crate::api::{fetch, list_offsets, produce};
+use crate::api::{delete_records, fetch, list_offsets, produce};
 use crate::controller::ChangeError;
 use crate::core::Core;
 use crate::partitions::Opening;
@@ -38,6 +40,13 @@ pub enum CoreRequest {
     Fetch(shard::FetchRequest),
     /// Offsets by name or time.
     ListOffsets(Vec<(TopicPartition, OffsetSpec)>),
+    /// Deletes records.
+    DeleteRecords {
+        /// Where, and up to where.
+        wanted: Vec<(TopicPartition, DeleteBefore)>,
+        /// How long it may take.
+        timeout: Duration,
+    },
     /// Offsets and sizes.
     Describe(Vec<TopicPartition>),
     /// A change of the metadata; of core 0 only.
@@ -80,6 +89,8 @@ pub enum CoreReply {
     Fetched(Vec<FetchPartitionReply>, Vec<Loan>),
     /// To `ListOffsets`, in the order asked.
     Listed(Vec<ListOffsetsPartitionReply>),
+    /// To `DeleteRecords`, in the order asked.
+    Begins(Vec<DeleteRecordsPartitionReply>),
     /// To `Describe`, in the order asked; `None` for what isn't open there.
     Described(Vec<Option<PartitionDescription>>),
     /// To `Change`.
@@ -186,6 +197,12 @@ async fn answer_request<E: Env>(
         CoreRequest::ListOffsets(wanted) => {
             let dispatch = dispatch.clone();
             core.env().spawn(async move { answer.send(CoreReply::Listed(list_offsets::on_this_core(&dispatch, &wanted).await)) });
+        }
+        CoreRequest::DeleteRecords { wanted, timeout } => {
+            let dispatch = dispatch.clone();
+            core.env().spawn(async move {
+                answer.send(CoreReply::Begins(delete_records::on_this_core(&dispatch, &wanted, timeout).await));
+            });
         }
         CoreRequest::Describe(partitions) => {
             let described = partitions.into_iter().map(|partition| dispatch.shard().describe(partition));

@@ -17,7 +17,9 @@ use shard::Shard;
 use storage::ChunkCache;
 
 use crate::api::reply::refuse;
-use crate::api::{Reply, alter_topic, create_topic, delete_topic, fetch, hello, init_producer, list_offsets, metadata, produce};
+use crate::api::{
+    Reply, alter_topic, create_topic, delete_records, delete_topic, fetch, hello, init_producer, list_offsets, metadata, produce,
+};
 use crate::changes::Changes;
 use crate::core::SharedImage;
 use crate::crossing::CoreMesh;
@@ -193,6 +195,7 @@ impl<E: Env> Service<Native> for Dispatch<E> {
             Kind::Fetch => fetch::handle(self, &header, &frame.body),
             Kind::ListOffsets => list_offsets::handle(self, &header, &frame.body),
             Kind::InitProducer => init_producer::handle(self, &header, &frame.body),
+            Kind::DeleteRecords => delete_records::handle(self, &header, &frame.body),
         }
     }
 

@@ -10,8 +10,9 @@ use protocol::compression::Codec;
 use protocol::error::ErrorCode;
 use protocol::ids::{LeaderEpoch, Offset, PartitionIndex, Timestamp, TopicId};
 use protocol::native::{
-    FetchPartition, FetchReply, FetchRequest, IsolationLevel, Kind, ListOffsetsPartition, ListOffsetsReply, ListOffsetsRequest,
-    OffsetSpec, ProduceBatch, ProduceReply, ProduceRequest,
+    DeleteBefore, DeleteRecordsPartition, DeleteRecordsReply, DeleteRecordsRequest, FetchPartition, FetchReply, FetchRequest,
+    IsolationLevel, Kind, ListOffsetsPartition, ListOffsetsReply, ListOffsetsRequest, OffsetSpec, ProduceBatch, ProduceReply,
+    ProduceRequest,
 };
 use support::{Host, Raw, Scratch, start_fails};
 
@@ -155,6 +156,52 @@ fn any_core_serves_any_partition() {
     host.text(&["topic", "delete", "t"]);
     let (took, code, log) = host.stop();
     assert!(code == 0 && took.as_secs() < 10, "{code} {took:?} {log}");
+}
+
+#[test]
+fn records_are_deleted_through_any_core_and_stay_so() {
+    let scratch = Scratch::new();
+    let host = start(&scratch, "3");
+    host.text(&["topic", "create", "t", "--partitions", "6"]);
+    let id = topic(&host);
+    let mut raw = Raw::greeted_at(&host.core_addresses()[1]);
+    for turn in 0..10 {
+        produce(&mut raw, id, &format!("turn {turn}"));
+    }
+    let starts = |raw: &mut Raw, before: [i64; 6]| {
+        let ask = |(index, before)| DeleteRecordsPartition {
+            topic_id: id,
+            partition: PartitionIndex(index),
+            before: if before < 0 { DeleteBefore::HighWatermark } else { DeleteBefore::Offset(Offset(before)) },
+        };
+        let request = DeleteRecordsRequest { partitions: (0..).zip(before).map(ask).collect(), timeout_ms: 20_000 };
+        raw.send(Kind::DeleteRecords, 4, &request.encode_body(), b"");
+        let (header, body, _) = raw.reply().unwrap();
+        assert!(!header.is_error());
+        let reply = DeleteRecordsReply::decode_body(&body).unwrap();
+        reply.partitions.iter().map(|partition| (partition.error, partition.log_start.0)).collect::<Vec<_>>()
+    };
+    let refused = (ErrorCode::OffsetOutOfRange, -1);
+    let expected = [(ErrorCode::None, 0), (ErrorCode::None, 5), (ErrorCode::None, 10), refused, (ErrorCode::None, 10), refused];
+    for address in host.core_addresses() {
+        assert_eq!(starts(&mut Raw::greeted_at(&address), [0, 5, 10, 11, -1, i64::MAX]), expected);
+    }
+    let of_all = host.json(&["topic", "delete-records", "t", "--before", "7", "--partition", "0", "--partition", "4"]);
+    assert_eq!(of_all["partitions"][0]["log_start"], 7);
+    assert_eq!(of_all["partitions"][1]["log_start"], 10, "nothing comes back");
+    let (code, said) = host.fails(&["topic", "delete-records", "t", "--before", "11"]);
+    assert!(code == 1 && said.contains("t/0 before offset 11") && said.contains("OFFSET_OUT_OF_RANGE"), "{code} {said}");
+    let (code, said) = host.fails(&["topic", "delete-records", "t", "--before", "-3"]);
+    assert!(code == 2 && said.contains("-3"), "{code} {said}");
+    let (code, said) = host.fails(&["topic", "delete-records", "t", "--before", "1", "--partition", "6"]);
+    assert!(code == 1 && said.contains("6 isn't one of them"), "{code} {said}");
+    host.kill();
+    let host = start(&scratch, "2");
+    let begins = host.json(&["topic", "describe", "t"]);
+    let begins = begins["partitions"].as_array().unwrap().iter().map(|partition| partition["log_start"].as_i64().unwrap());
+    assert_eq!(begins.collect::<Vec<_>>(), [7, 5, 10, 0, 10, 0]);
+    assert!(host.text(&["topic", "delete-records", "t", "--before", "end"]).contains("10"));
+    assert_eq!(host.text(&["consume", "t"]), "");
 }
 
 #[test]

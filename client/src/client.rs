@@ -11,9 +11,10 @@ use protocol::error::ErrorCode;
 use protocol::ids::{ClusterId, CoreId, HostId, LeaderEpoch, Offset, PartitionIndex, ProducerId, Timestamp, TopicId};
 use protocol::limits;
 use protocol::native::{
-    AlterTopicReply, AlterTopicRequest, CreateTopicReply, CreateTopicRequest, DeleteTopicReply, DeleteTopicRequest, HelloReply,
-    InitProducerReply, InitProducerRequest, Kind, ListOffsetsPartition, ListOffsetsReply, ListOffsetsRequest, MetadataReply,
-    MetadataRequest, MetadataTopic, OffsetSpec,
+    AlterTopicReply, AlterTopicRequest, CreateTopicReply, CreateTopicRequest, DeleteBefore, DeleteRecordsPartition,
+    DeleteRecordsReply, DeleteRecordsRequest, DeleteTopicReply, DeleteTopicRequest, HelloReply, InitProducerReply,
+    InitProducerRequest, Kind, ListOffsetsPartition, ListOffsetsReply, ListOffsetsRequest, MetadataReply, MetadataRequest,
+    MetadataTopic, OffsetSpec,
 };
 use tokio::time::Instant;
 
@@ -304,6 +305,46 @@ impl Client {
             });
         }
         Ok(listed)
+    }
+
+    /// Deletes the records below an offset in some partitions of a topic, for ever; `None`: all that consumers see. Where the partitions begin then, in
+    /// the order asked: at stable storage it is known when this ends.
+    ///
+    /// # Errors
+    /// If a partition doesn't exist, an offset is behind what consumers see, or the outcome isn't known. The other partitions' records may be deleted then.
+    pub async fn delete_records(
+        &self,
+        topic: &str,
+        before: &[(PartitionIndex, Option<Offset>)],
+    ) -> Result<Vec<Offset>, RequestError> {
+        let wait = self.inner.config.request_timeout;
+        let route = self.refresh(topic).await?;
+        let mut partitions = Vec::with_capacity(before.len());
+        for (partition, before) in before {
+            route.check(*partition)?;
+            if let Some(negative) = before.filter(|offset| offset.0 < 0) {
+                return Err(RequestError::Invalid { reason: format!("records before offset {negative}, below zero") });
+            }
+            let before = before.map_or(DeleteBefore::HighWatermark, DeleteBefore::Offset);
+            partitions.push(DeleteRecordsPartition { topic_id: route.topic_id, partition: *partition, before });
+        }
+        let body = DeleteRecordsRequest { partitions, timeout_ms: milliseconds(wait) };
+        let request = Request { wait, ..Request::new(Kind::DeleteRecords, body.encode_body()) };
+        let reply = self.control_request(request, Repeat::Always).await?;
+        let reply = DeleteRecordsReply::decode_body(&reply.body).map_err(|error| self.malformed(error))?;
+        if reply.partitions.len() != before.len() {
+            let (found, asked) = (reply.partitions.len(), before.len());
+            return Err(self.malformed(format!("{found} partitions in a reply for {asked}")));
+        }
+        let begins = reply.partitions.iter().zip(before).map(|(answer, (partition, before))| match answer.error {
+            ErrorCode::None => Ok(answer.log_start),
+            code => {
+                let up_to = before.map_or_else(|| "the high watermark".to_owned(), |offset| format!("offset {offset}"));
+                let message = format!("deleting records of {}/{partition} before {up_to}", route.name);
+                Err(RequestError::Refused { code, message })
+            }
+        });
+        begins.collect()
     }
 
     /// Where a topic's partitions are, as last heard. What was heard long ago is asked again, and kept if nobody answers.

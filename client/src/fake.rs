@@ -177,7 +177,9 @@ impl FakeServer {
             Kind::ListOffsets => Some(self.list_offsets(header, body)),
             Kind::Produce => self.produce(header, body, payload).await,
             Kind::Fetch => self.fetch(header, body).await,
-            Kind::CreateTopic | Kind::DeleteTopic | Kind::AlterTopic => Some(refuse(header, ErrorCode::TopicAlreadyExists)),
+            Kind::CreateTopic | Kind::DeleteTopic | Kind::AlterTopic | Kind::DeleteRecords => {
+                Some(refuse(header, ErrorCode::TopicAlreadyExists))
+            }
             Kind::InitProducer => Some(self.init_producer(header)),
         }
     }

@@ -96,6 +96,8 @@ pub const GROUP_COMMIT_BYTES_MAX: usize = 1 << 20;
 
 /// Longest wait for a topic to be created, in milliseconds.
 pub const TOPIC_CHANGE_TIMEOUT_MS_MAX: u32 = 120_000;
+/// Longest wait for records to be deleted, in milliseconds.
+pub const DELETE_RECORDS_TIMEOUT_MS_MAX: u32 = 120_000;
 /// Changes of topics that wait for the one under way, at most; then a change is refused. Each may hold a frame's body
 /// ([`FRAME_BODY_BYTES_MAX`]), and goes on when its connection has ended.
 pub const TOPIC_CHANGES_WAITING_MAX: usize = 64;

@@ -10,6 +10,7 @@
 //!   options, enums, maps, recursion or sharing, so that a client can be written from the page alone.
 //! - Bytes are always read through the checked accessor. Nothing is allocated beyond a small multiple of the body.
 
+mod delete_records;
 mod error_reply;
 mod fetch;
 mod fields;
@@ -20,6 +21,9 @@ mod metadata;
 mod produce;
 mod topics;
 
+pub use delete_records::{
+    DeleteBefore, DeleteRecordsPartition, DeleteRecordsPartitionReply, DeleteRecordsReply, DeleteRecordsRequest,
+};
 pub use error_reply::ErrorReply;
 pub use fetch::{FetchPartition, FetchPartitionReply, FetchReply, FetchRequest, IsolationLevel};
 pub use fields::NativeError;
@@ -57,11 +61,13 @@ pub enum Kind {
     InitProducer = 7,
     /// Changes settings of a topic.
     AlterTopic = 8,
+    /// Deletes the records of partitions below an offset.
+    DeleteRecords = 9,
 }
 
 impl Kind {
     /// Every kind, by number.
-    pub const ALL: [Kind; 9] = [
+    pub const ALL: [Kind; 10] = [
         Kind::Hello,
         Kind::CreateTopic,
         Kind::DeleteTopic,
@@ -71,6 +77,7 @@ impl Kind {
         Kind::ListOffsets,
         Kind::InitProducer,
         Kind::AlterTopic,
+        Kind::DeleteRecords,
     ];
 
     /// The number on the wire.
@@ -97,7 +104,8 @@ impl Kind {
             | Kind::Fetch
             | Kind::ListOffsets
             | Kind::InitProducer
-            | Kind::AlterTopic => (1, 1),
+            | Kind::AlterTopic
+            | Kind::DeleteRecords => (1, 1),
         }
     }
 
@@ -121,6 +129,7 @@ impl Kind {
             Kind::ListOffsets => "list_offsets",
             Kind::InitProducer => "init_producer",
             Kind::AlterTopic => "alter_topic",
+            Kind::DeleteRecords => "delete_records",
         }
     }
 }

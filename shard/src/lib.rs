@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod clock;
+mod delete_records;
 mod fetch;
 mod lifecycle;
 mod list_offsets;
@@ -19,6 +20,7 @@ mod signal;
 mod tickets;
 mod writer;
 
+pub use delete_records::DeleteRecordsError;
 pub use fetch::{FetchError, FetchPartition, FetchRequest, FetchResult, Fetched};
 pub use lifecycle::{OpenPartitionError, OpenedPartition, PartitionPlace, StopReport};
 pub use metrics::ShardMetrics;

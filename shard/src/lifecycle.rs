@@ -213,6 +213,7 @@ impl<E: Env> Shard<E> {
                 cell.partition.borrow_mut().start_is_durable(start);
                 self.start_removal(cell);
             }
+            self.settled().notify();
         }
     }
 

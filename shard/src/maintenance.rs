@@ -46,6 +46,8 @@ impl<E: Env> Shard<E> {
                 self.start_maintenance(cell);
                 self.start_removal(cell);
             }
+            // Who waits for a log that has been stopped is told at the latest now.
+            self.settled().notify();
             round += 1;
             let writes = self.counters().writes.value();
             if round.is_multiple_of(ROUNDS_PER_CHECKPOINT) && writes != checkpointed {

@@ -66,7 +66,7 @@ struct Inner<E: Env> {
     crowded: Cell<usize>,
     /// Given when a core that was crowded isn't any more.
     room: Notify,
-    /// Given when a plan was settled: `stop` and deletions wait for the last.
+    /// Given when a plan was settled or a checkpoint written, and each second: `stop` and deletions wait for that.
     settled: Notify,
     stopping: Cell<bool>,
     stopped: Cell<bool>,

@@ -13,6 +13,8 @@ use protocol::batch::{BatchBuilder, ProducerFields, RecordFields};
 use protocol::compression::Codec;
 use protocol::error::{ErrorCode, WireError};
 use protocol::ids::{LeaderEpoch, Offset, ProducerEpoch, ProducerId, Sequence, Timestamp};
+use protocol::native::DeleteBefore;
+use runtime::Env;
 use shard::PartitionPlace;
 use sim::{Crash, DiskFaults, SimEnv, run};
 
@@ -57,6 +59,24 @@ fn t45_a_batch_that_is_sent_again_gets_its_first_offset_and_lands_once() {
         core.produce(0, &small(9, 1, 0)).await.unwrap();
         let fenced = core.produce(0, &small(9, 0, 12)).await.unwrap_err();
         assert_eq!(fenced.code(), ErrorCode::InvalidProducerEpoch);
+    });
+}
+
+#[test]
+fn t46_a_producer_is_known_after_its_records_were_deleted() {
+    run(7, async |env| {
+        let core = start_with(&env, 1).await;
+        for batch in 0..3 {
+            core.produce(0, &small(9, 0, batch * 2)).await.unwrap();
+        }
+        let deadline = core.env.now() + Duration::from_secs(10);
+        let deleted = core.shard.delete_records(&[(partition(0), DeleteBefore::HighWatermark)], deadline).await;
+        assert_eq!(*deleted[0].as_ref().unwrap(), Offset(6));
+        assert_eq!(core.produce(0, &small(9, 0, 4)).await.unwrap().base_offset, Offset(4), "sent again");
+        let core = restart(env, 1, Crash::PowerCut).await;
+        assert_eq!(core.produce(0, &small(9, 0, 4)).await.unwrap().base_offset, Offset(4), "sent again, after a crash");
+        assert_eq!(core.produce(0, &small(9, 0, 6)).await.unwrap().base_offset, Offset(6));
+        assert_eq!(core.produce(0, &small(9, 0, 10)).await.unwrap_err().code(), ErrorCode::OutOfOrderSequenceNumber);
     });
 }
 

@@ -460,6 +460,7 @@ impl<E: Env> Log<E> {
         let due = |last: Monotonic| now.0.saturating_sub(last.0) >= PERSIST_INTERVAL_NANOS;
         let unflushed: u64 = self.open.iter().map(|segment| segment.written - segment.flushed).sum();
         let waits = self.class() == DurabilityClass::Device && self.writer.is_idle();
+        let waits = waits || self.start_awaits_flush();
         if unflushed > 0 && (waits || unflushed >= UNFLUSHED_BYTES_MAX || due(self.maintenance.last_flush)) {
             return Some(Work::Flush(self.begin_flush()));
         }

@@ -33,7 +33,7 @@ const REMOVED: &str = "deleted";
 /// Segments that have left the log and still have files.
 pub(crate) struct Retired<E: Env> {
     segments: VecDeque<SealedSegment<E>>,
-    /// Where the log is to begin, once a checkpoint on stable storage says so.
+    /// Where the log is to begin, once all below is on stable storage and a checkpoint there says so.
     planned_start: Offset,
     running: bool,
 }
@@ -182,12 +182,13 @@ impl<E: Env> Log<E> {
         !is_last || (self.open[0].name == Name::Own && producers_stand)
     }
 
-    /// Has the log begin at `to` from the next checkpoint on.
+    /// Has the log begin at `to` from the next checkpoint on. What isn't on stable storage below it is flushed first: maintenance has
+    /// that to do now.
     ///
     /// # Panics
-    /// If it goes back, or passes what is on stable storage.
+    /// If it goes back, or passes what is written.
     pub fn plan_start(&mut self, to: Offset) {
-        assert!(to >= self.offsets.log_start && to <= self.offsets.flushed, "{to} is no start for {:?}", self.offsets);
+        assert!(to >= self.offsets.log_start && to <= self.offsets.written, "{to} is no start for {:?}", self.offsets);
         self.retired.planned_start = self.retired.planned_start.max(to);
         self.wants_checkpoint.set(true);
     }
@@ -195,7 +196,12 @@ impl<E: Env> Log<E> {
     /// Where a checkpoint says now that the log begins.
     #[must_use]
     pub fn planned_start(&self) -> Offset {
-        self.offsets.log_start.max(self.retired.planned_start)
+        self.offsets.log_start.max(self.retired.planned_start.min(self.offsets.flushed))
+    }
+
+    /// Whether the log is to begin behind what is on stable storage.
+    pub(crate) fn start_awaits_flush(&self) -> bool {
+        self.retired.planned_start > self.offsets.flushed
     }
 
     /// A checkpoint on stable storage says that the log begins at `start`: nothing below is read any more, and whole segments below leave

@@ -1,7 +1,7 @@
-//! `corelane topic create|list|describe|alter|delete`.
+//! `corelane topic create|list|describe|alter|delete|delete-records`.
 
 use clap::{Args, Subcommand};
-use corelane_client::{Client, ClientConfig, TopicDescription};
+use corelane_client::{Client, ClientConfig, Offset, PartitionIndex, TopicDescription};
 use serde_json::{Value, json};
 
 use super::output::{print, size, table};
@@ -20,6 +20,8 @@ pub enum TopicCommand {
     Alter(AlterArgs),
     /// Delete a topic and all its records
     Delete(NameArgs),
+    /// Delete the oldest records of a topic, for ever
+    DeleteRecords(DeleteRecordsArgs),
 }
 
 /// Arguments of `topic create`.
@@ -52,6 +54,25 @@ pub struct AlterArgs {
     server: ServerArgs,
 }
 
+/// Arguments of `topic delete-records`.
+#[derive(Args, Debug)]
+pub struct DeleteRecordsArgs {
+    /// The topic's name
+    name: String,
+    /// The first offset that stays, or "end": all that consumers see goes
+    #[arg(long, value_name = "OFFSET|end", value_parser = before, allow_hyphen_values = true)]
+    before: Before,
+    /// Only in this partition; repeatable [default: all]
+    #[arg(long = "partition", short, value_name = "N")]
+    partitions: Vec<u32>,
+    #[command(flatten)]
+    server: ServerArgs,
+}
+
+/// The first offset that stays; none: the high watermark.
+#[derive(Clone, Copy, Debug)]
+struct Before(Option<Offset>);
+
 /// Arguments that name a topic.
 #[derive(Args, Debug)]
 pub struct NameArgs {
@@ -69,6 +90,7 @@ pub async fn run(command: TopicCommand) -> Result<(), Failure> {
         TopicCommand::Describe(args) => describe(args).await,
         TopicCommand::Alter(args) => alter(args).await,
         TopicCommand::Delete(args) => delete(args).await,
+        TopicCommand::DeleteRecords(args) => delete_records(args).await,
     }
 }
 
@@ -82,6 +104,16 @@ fn setting(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((name, value)) if !name.is_empty() => Ok((name.into(), value.into())),
         _ => Err(format!("{text:?} is not NAME=VALUE")),
+    }
+}
+
+fn before(text: &str) -> Result<Before, String> {
+    match text {
+        "end" => Ok(Before(None)),
+        text => match text.parse() {
+            Ok(offset) if offset >= 0 => Ok(Before(Some(Offset(offset)))),
+            _ => Err(format!("{text:?} is neither an offset (0 or more) nor \"end\"")),
+        },
     }
 }
 
@@ -175,6 +207,29 @@ async fn delete(args: NameArgs) -> Result<(), Failure> {
         return print(&json!({ "name": args.name, "topic_id": id.to_string(), "deleted": true }));
     }
     print(&format_args!("deleted topic {}", args.name))
+}
+
+async fn delete_records(args: DeleteRecordsArgs) -> Result<(), Failure> {
+    let client = connect(&args.server).await?;
+    let partitions = if args.partitions.is_empty() {
+        let topic = client.describe_topic(&args.name).await?;
+        topic.partitions.iter().map(|partition| partition.index).collect()
+    } else {
+        args.partitions.iter().map(|index| PartitionIndex(*index)).collect::<Vec<_>>()
+    };
+    let before: Vec<_> = partitions.iter().map(|partition| (*partition, args.before.0)).collect();
+    let begins = client.delete_records(&args.name, &before).await?;
+    if args.server.json {
+        let begins = partitions.iter().zip(&begins);
+        let begins: Vec<Value> =
+            begins.map(|(partition, start)| json!({ "partition": partition.0, "log_start": start.0 })).collect();
+        return print(&json!({ "name": args.name, "partitions": begins }));
+    }
+    let mut rows = table(&["partition", "log start"], 0);
+    for (partition, start) in partitions.iter().zip(&begins) {
+        rows.add_row([partition.to_string(), start.to_string()]);
+    }
+    print(&rows)
 }
 
 fn totals(topic: &TopicDescription) -> (i64, u64) {

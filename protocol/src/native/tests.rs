@@ -27,7 +27,7 @@ fn kinds_are_numbered_without_gaps() {
         assert_eq!((kind.number(), Kind::from_number(number)), (number, Some(kind)));
         assert!(kind.speaks(1) && !kind.speaks(0) && !kind.speaks(2), "{}", kind.name());
     }
-    assert_eq!(Kind::from_number(9), None);
+    assert_eq!(Kind::from_number(10), None);
 }
 
 #[test]

@@ -49,6 +49,12 @@ fn decode_all(body: &[u8]) -> usize {
     if let Ok(reply) = ListOffsetsReply::decode_body(body) {
         took(reply.partitions.capacity() * size_of::<ListOffsetsPartitionReply>());
     }
+    if let Ok(request) = DeleteRecordsRequest::decode_body(body) {
+        took(request.partitions.capacity() * size_of::<DeleteRecordsPartition>());
+    }
+    if let Ok(reply) = DeleteRecordsReply::decode_body(body) {
+        took(reply.partitions.capacity() * size_of::<DeleteRecordsPartitionReply>());
+    }
     if let Ok(reply) = ErrorReply::decode_body(body) {
         took(reply.message.capacity());
     }
@@ -121,6 +127,17 @@ fn values_that_cannot_be_are_refused_with_their_numbers() {
     .encode_body();
     let refused = Err(NativeError::Range { field: "at", found: -3, first: -2, last: i64::MAX });
     assert_eq!(ListOffsetsRequest::decode_body(&body), refused);
+    let body = DeleteRecordsRequest {
+        partitions: vec![DeleteRecordsPartition {
+            topic_id: samples::topic(),
+            partition: crate::ids::PartitionIndex(0),
+            before: DeleteBefore::Offset(crate::ids::Offset(-2)),
+        }],
+        timeout_ms: 0,
+    }
+    .encode_body();
+    let refused = Err(NativeError::Range { field: "before", found: -2, first: -1, last: i64::MAX });
+    assert_eq!(DeleteRecordsRequest::decode_body(&body), refused);
     let mut body = MetadataRequest { names: None }.encode_body();
     body[0] = 2;
     assert!(matches!(MetadataRequest::decode_body(&body), Err(NativeError::Range { field: "all_topics", found: 2, .. })));

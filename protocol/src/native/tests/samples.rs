@@ -72,6 +72,8 @@ fn records() -> Vec<Sample> {
         sample!("FetchReply", Fetch, FLAG_REPLY, 6, 200, FetchReply, fetch_reply()),
         sample!("ListOffsetsRequest", ListOffsets, 0, 7, 0, ListOffsetsRequest, list_offsets_request()),
         sample!("ListOffsetsReply", ListOffsets, FLAG_REPLY, 7, 0, ListOffsetsReply, list_offsets_reply()),
+        sample!("DeleteRecordsRequest", DeleteRecords, 0, 11, 0, DeleteRecordsRequest, delete_records_request()),
+        sample!("DeleteRecordsReply", DeleteRecords, FLAG_REPLY, 11, 0, DeleteRecordsReply, delete_records_reply()),
     ]
 }
 
@@ -206,6 +208,19 @@ fn list_offsets_request() -> ListOffsetsRequest {
     ListOffsetsRequest {
         partitions: vec![ask(0, OffsetSpec::Latest), ask(1, OffsetSpec::AtOrAfter(Timestamp(1_700_000_000_000)))],
     }
+}
+
+fn delete_records_request() -> DeleteRecordsRequest {
+    let ask = |partition, before| DeleteRecordsPartition { topic_id: topic(), partition: PartitionIndex(partition), before };
+    DeleteRecordsRequest {
+        partitions: vec![ask(0, DeleteBefore::HighWatermark), ask(1, DeleteBefore::Offset(Offset(42)))],
+        timeout_ms: 30_000,
+    }
+}
+
+fn delete_records_reply() -> DeleteRecordsReply {
+    let began = |error, log_start| DeleteRecordsPartitionReply { error, log_start: Offset(log_start) };
+    DeleteRecordsReply { partitions: vec![began(ErrorCode::None, 100), began(ErrorCode::OffsetOutOfRange, -1)] }
 }
 
 fn list_offsets_reply() -> ListOffsetsReply {
