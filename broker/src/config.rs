@@ -49,6 +49,8 @@ pub struct Settings {
     pub core_port: u16,
     /// The cores' regions together, in bytes.
     pub memory_bytes: u64,
+    /// Free bytes of each drive that logs of topics leave; a part of the drive, if it isn't given.
+    pub reserve_bytes: Option<u64>,
     /// How long the core polls before it sleeps.
     pub spin: Spin,
     /// This host's number.
@@ -142,6 +144,7 @@ impl Settings {
             cpus,
             core_port: flags.core_port.or(file.core_port).unwrap_or(CORE_PORT_DEFAULT),
             memory_bytes: flags.memory.or(file.memory).map_or(memory_default.max(MEMORY_BYTES_MIN * cores as u64), |size| size.0),
+            reserve_bytes: flags.reserve.or(file.reserve).map(|size| size.0),
             spin: flags.spin.or(file.spin).unwrap_or_default(),
             host_id: flags.host_id.or(file.host_id).unwrap_or(1),
             connections_max: file.connections_max.unwrap_or(protocol::limits::CONNECTIONS_PER_CORE_MAX),
@@ -176,6 +179,7 @@ impl Settings {
         in_range("core_port + cores - 1", last_port, 0, usize::from(u16::MAX))?;
         let memory_min = MEMORY_BYTES_MIN * self.cores as u64;
         in_range("memory", self.memory_bytes, memory_min, 1 << 40)?;
+        in_range("reserve", self.reserve_bytes.unwrap_or(0), 0, 1 << 50)?;
         in_range("connections_max", self.connections_max, 1, 1_000_000)?;
         in_range("connections_per_address_max", self.connections_per_address_max, 1, 1_000_000)?;
         in_range("partitions_max", self.partitions_max, 1, 1_000_000)?;

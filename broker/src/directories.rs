@@ -11,12 +11,17 @@ use std::io;
 use std::path::PathBuf;
 
 use protocol::ids::{BrokerEpoch, ClusterId, CoreId, DirectoryId, HostId, METADATA_TOPIC};
-use runtime::Env;
+use runtime::{Disk, Env};
 use storage::{ChunkCache, Directory, OpenError, OpenRequest, Seen, StorageConfig, Superblock};
 use thiserror::Error;
 
 use crate::controller::METADATA_PARTITION;
 use crate::node::NodeConfig;
+
+/// The part of a drive that is kept in reserve, if nobody says how much.
+const RESERVE_DIVISOR: u64 = 32;
+/// And how much of it at most, in bytes.
+const RESERVE_BYTES_DEFAULT_MAX: u64 = 256 << 20;
 
 /// Why the data directories can't be used.
 #[derive(Debug, Error)]
@@ -187,6 +192,11 @@ impl<E: Env> Directories<E> {
             let (first, second) = (other.path().to_path_buf(), directory.path().to_path_buf());
             return Err(DirectoriesError::Copies { first, second, id: directory.id(), host: config.host });
         }
+        let reserve_bytes = match config.reserve_bytes {
+            Some(bytes) => bytes,
+            None => env.disk().space(directory.path()).await.map_or(0, |space| reserve_of(space.total)),
+        };
+        directory.set_storage(StorageConfig { reserve_bytes, ..directory.storage() });
         self.all.push(directory.clone());
         Ok(directory)
     }
@@ -206,6 +216,11 @@ impl<E: Env> Directories<E> {
             );
         }
     }
+}
+
+/// What is kept in reserve on a drive of so many bytes, if nobody says how much.
+fn reserve_of(total_bytes: u64) -> u64 {
+    (total_bytes / RESERVE_DIVISOR).min(RESERVE_BYTES_DEFAULT_MAX)
 }
 
 /// Whether logs of topics lie there.

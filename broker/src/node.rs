@@ -53,6 +53,8 @@ pub struct NodeConfig {
     pub host_name: String,
     /// Limits of the listener.
     pub connections: ConnectionLimits,
+    /// Free bytes of each drive that logs of topics leave; a part of the drive if it isn't given.
+    pub reserve_bytes: Option<u64>,
     /// Partitions of the host at most.
     pub partitions_max: usize,
     /// Said to whoever finds a data directory locked.

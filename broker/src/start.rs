@@ -205,6 +205,7 @@ fn node_config(settings: &Settings) -> NodeConfig {
             idle_timeout: settings.idle_timeout,
             ..net::ConnectionLimits::default()
         },
+        reserve_bytes: settings.reserve_bytes,
         partitions_max: settings.partitions_max,
     }
 }

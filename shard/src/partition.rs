@@ -205,7 +205,10 @@ impl<E: Env> Partition<E> {
         match self.append(batch, from, acks, deadline, clocks) {
             Ok(ticket) => Ok(Some(ticket)),
             Err(AppendError::Stopped(failure)) => Err(failure.into()),
-            Err(AppendError::NotReady { .. }) if self.log.lacks_space() => Err(ProduceError::NoSpace { partition: self.name }),
+            Err(AppendError::NotReady { .. }) => match self.log.shortage() {
+                Some(shortage) => Err(ProduceError::NoSpace { partition: self.name, shortage: shortage.to_owned() }),
+                None => Ok(None),
+            },
             Err(_) => Ok(None),
         }
     }

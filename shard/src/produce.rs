@@ -63,10 +63,12 @@ pub enum ProduceError {
         allowed: usize,
     },
     /// The file system has no space for the log to grow.
-    #[error("no space on the disk for the log of {partition}")]
+    #[error("no space for the log of {partition}: {shortage}")]
     NoSpace {
         /// The partition.
         partition: TopicPartition,
+        /// Of which drive, and how much is missing.
+        shortage: String,
     },
     /// A failed disk has stopped the partition's log.
     #[error(transparent)]

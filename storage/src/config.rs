@@ -56,6 +56,8 @@ pub struct StorageConfig {
     pub allocation_step_bytes_max: u64,
     /// An active log's last chunk is dropped after this time without an append, in milliseconds.
     pub idle_tail_ms: u64,
+    /// Free bytes of the drive that logs of topics leave to what must go on when it is full.
+    pub reserve_bytes: u64,
 }
 
 impl Default for StorageConfig {
@@ -66,6 +68,7 @@ impl Default for StorageConfig {
             window_bytes_max: 4 << 20,
             allocation_step_bytes_max: 128 << 20,
             idle_tail_ms: 10_000,
+            reserve_bytes: 0,
         }
     }
 }

@@ -26,6 +26,7 @@ use crate::failure::DirectoryFailure;
 use crate::log::Log;
 use crate::maintenance::prepare;
 use crate::segment::segment_path;
+use crate::space::{Allowance, Wanted, name_drive};
 use crate::superblock::{Superblock, encode_marker};
 
 pub use checkpoints::SharedDirectory;
@@ -155,7 +156,10 @@ impl<E: Env> Directory<E> {
         }
         let path = segment_path(&directory, base, "log");
         let allocated = FIRST_SEGMENT_BYTES.min(config.segment_bytes.next_multiple_of(crate::blocks::BLOCK));
-        prepare(&state.env, &path, &directory, allocated, &state.cache.metrics()).await?;
+        let wanted = Wanted { from: 0, to: allocated, needed_to: allocated };
+        Allowance::of(log, &state.storage.get()).end(&state.env, &directory, wanted).await?;
+        let prepared = prepare(&state.env, &path, &directory, allocated, &state.cache.metrics()).await;
+        prepared.map_err(|error| name_drive(error, &directory))?;
         let mut created = Log::assemble(state, log, directory, config, base);
         created.active_mut().allocated = allocated;
         Ok(created)

@@ -36,6 +36,7 @@ mod retention;
 mod rewrite;
 mod seal;
 mod segment;
+mod space;
 mod superblock;
 mod time_index;
 mod window;

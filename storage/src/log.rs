@@ -169,7 +169,13 @@ impl<E: Env> Log<E> {
     /// Whether the last attempt to get space for appends has failed: the file system is full.
     #[must_use]
     pub fn lacks_space(&self) -> bool {
-        self.maintenance.lacks_space()
+        self.maintenance.shortage().is_some()
+    }
+
+    /// What the last attempt to get space for appends lacked, in words that name the drive.
+    #[must_use]
+    pub fn shortage(&self) -> Option<&str> {
+        self.maintenance.shortage()
     }
 
     /// What stopped the log, if anything did.

@@ -21,6 +21,7 @@ use crate::producers::Snapshot;
 use crate::retention::{LearnPlan, Learned};
 use crate::seal::{PersistPlan, Persisted, SealPlan, Sealed};
 use crate::segment::{Name, Prepared};
+use crate::space::{Allowance, Wanted, name_drive};
 use crate::write::Rename;
 
 /// Largest piece zeroed at once, in bytes: writes that reach behind the frontier wait for it.
@@ -35,15 +36,13 @@ const PERSIST_INTERVAL_NANOS: u64 = 30_000_000_000;
 const READER_IDLE_NANOS: u64 = 5_000_000_000;
 /// What lacked space is tried again after this.
 const SPACE_RETRY: Duration = Duration::from_secs(1);
-/// Allocation never takes more than this part of the file system's free space at once.
-const SPACE_DIVISOR: u64 = 8;
 
 /// The state of a log's maintenance.
 #[derive(Default)]
 pub(crate) struct Maintenance {
     running: bool,
-    /// Space couldn't be had; tried again from then on.
-    retry_space_at: Option<Monotonic>,
+    /// Space couldn't be had.
+    shortage: Option<LackOfSpace>,
     /// The same for index files and manifests, which appends don't wait for.
     retry_index_at: Option<Monotonic>,
     last_persist: Monotonic,
@@ -51,9 +50,17 @@ pub(crate) struct Maintenance {
     last_flush: Monotonic,
 }
 
+/// Space that couldn't be had.
+struct LackOfSpace {
+    /// What was said of it.
+    words: String,
+    /// When it is tried again.
+    retry_at: Monotonic,
+}
+
 impl Maintenance {
-    pub(crate) fn lacks_space(&self) -> bool {
-        self.retry_space_at.is_some()
+    pub(crate) fn shortage(&self) -> Option<&str> {
+        self.shortage.as_ref().map(|lack| lack.words.as_str())
     }
 }
 
@@ -64,23 +71,20 @@ pub struct MaintenancePlan<E: Env> {
 }
 
 enum Work<E: Env> {
-    /// Allocate the active segment up to `to`.
+    /// Allocate more of the active segment.
     Extend {
         base: Offset,
         file: SegmentFile<E>,
-        from: u64,
-        to: u64,
-        /// Where a batch that waits ends.
-        needed_to: u64,
+        wanted: Wanted,
+        allowance: Allowance,
         directory: PathBuf,
     },
     /// Create and allocate the file of the next segment.
     Prepare {
         path: PathBuf,
         directory: PathBuf,
-        bytes: u64,
-        /// Bytes of a batch that waits.
-        needed: u64,
+        wanted: Wanted,
+        allowance: Allowance,
         metrics: Metrics,
     },
     /// Write zeros.
@@ -165,17 +169,20 @@ impl<E: Env> MaintenancePlan<E> {
     pub async fn execute(self) -> MaintenanceOutcome {
         let env = self.env;
         match self.work {
-            Work::Extend { base, file, from, to, needed_to, directory } => {
-                let to = bounded_by_space(&env, &directory, from, to, needed_to).await;
-                let mut result = file.file.allocate(from, to - from).await;
-                if result.is_ok() {
-                    result = file.flush().await;
-                }
+            Work::Extend { base, file, wanted, allowance, directory } => {
+                let (to, result) = match allowance.end(&env, &directory, wanted).await {
+                    Ok(to) => (to, extend(&file, wanted.from, to).await),
+                    Err(error) => (wanted.from, Err(error)),
+                };
+                let result = result.map_err(|error| name_drive(error, &directory));
                 MaintenanceOutcome { done: Done::Extend { base, to }, result }
             }
-            Work::Prepare { path, directory, bytes, needed, metrics } => {
-                let bytes = bounded_by_space(&env, &directory, 0, bytes, needed).await;
-                let result = prepare(&env, &path, &directory, bytes, &metrics).await;
+            Work::Prepare { path, directory, wanted, allowance, metrics } => {
+                let (bytes, result) = match allowance.end(&env, &directory, wanted).await {
+                    Ok(bytes) => (bytes, prepare(&env, &path, &directory, bytes, &metrics).await),
+                    Err(error) => (0, Err(error)),
+                };
+                let result = result.map_err(|error| name_drive(error, &directory));
                 MaintenanceOutcome { done: Done::Prepare { path, bytes }, result }
             }
             Work::Zero { base, file, mut zeros, position, bytes } => {
@@ -214,11 +221,10 @@ impl<E: Env> MaintenancePlan<E> {
     }
 }
 
-/// The end of an allocation, kept to a part of the free space, but never below what a batch waits for: if that doesn't fit, the disk says so.
-async fn bounded_by_space<E: Env>(env: &E, directory: &std::path::Path, from: u64, to: u64, needed_to: u64) -> u64 {
-    let Ok(space) = env.disk().space(directory).await else { return to };
-    let allowed = block_floor(space.available / SPACE_DIVISOR).max(256 << 10);
-    to.min((from + allowed).max(needed_to))
+/// Allocates more blocks of a file, durably.
+async fn extend<E: Env>(file: &SegmentFile<E>, from: u64, to: u64) -> io::Result<()> {
+    file.file.allocate(from, to - from).await?;
+    file.flush().await
 }
 
 /// Creates a file of allocated, unwritten blocks, durably.
@@ -346,13 +352,17 @@ impl<E: Env> Log<E> {
     ) -> Result<(), LogFailure> {
         match result {
             Ok(()) => {
-                self.maintenance.retry_space_at = None;
+                if self.maintenance.shortage.take().is_some() {
+                    tracing::info!(log = %self.name, "there is space again");
+                }
                 settle(self);
                 Ok(())
             }
             Err(error) if is_lack_of_space(&error) => {
-                tracing::warn!(log = %self.name, %error, "no space for a segment; appends that need it are refused");
-                self.maintenance.retry_space_at = Some(now + SPACE_RETRY);
+                if self.maintenance.shortage.is_none() {
+                    tracing::warn!(log = %self.name, %error, "no space for a segment; appends that need it are refused until there is");
+                }
+                self.maintenance.shortage = Some(LackOfSpace { words: error.to_string(), retry_at: now + SPACE_RETRY });
                 Ok(())
             }
             Err(error) => Err(self.fail("allocate", (base, 0), error)),
@@ -390,7 +400,7 @@ impl<E: Env> Log<E> {
 
     /// Allocation of the active segment, or preparation of the next.
     fn space_work(&mut self, now: Monotonic, wall: Timestamp) -> Option<Work<E>> {
-        if self.maintenance.retry_space_at.is_some_and(|at| now < at) {
+        if self.maintenance.shortage.as_ref().is_some_and(|lack| now < lack.retry_at) {
             return None;
         }
         let limit = self.config.segment_bytes.min(SEGMENT_BYTES_CEILING);
@@ -404,9 +414,8 @@ impl<E: Env> Log<E> {
             let work = Work::Extend {
                 base: active.base,
                 file: active.file.clone(),
-                from: active.allocated,
-                to,
-                needed_to: block_ceiling(self.demand.allocated),
+                wanted: Wanted { from: active.allocated, to, needed_to: block_ceiling(self.demand.allocated) },
+                allowance: Allowance::of(self.name, &self.storage),
                 directory: self.directory.clone(),
             };
             return Some(work);
@@ -422,7 +431,9 @@ impl<E: Env> Log<E> {
             // A smaller one under the same name is made larger: nothing may roll into it meanwhile.
             self.prepared = None;
             let (directory, metrics) = (self.directory.clone(), self.metrics.clone());
-            return Some(Work::Prepare { path, directory, bytes, needed: block_ceiling(needed), metrics });
+            let wanted = Wanted { from: 0, to: bytes, needed_to: block_ceiling(needed) };
+            let allowance = Allowance::of(self.name, &self.storage);
+            return Some(Work::Prepare { path, directory, wanted, allowance, metrics });
         }
         None
     }

@@ -6,7 +6,7 @@ mod support;
 use std::time::Duration;
 
 use protocol::batch::BatchView;
-use protocol::ids::{BrokerEpoch, DurabilityClass, Offset, PartitionIndex, TopicPartition};
+use protocol::ids::{BrokerEpoch, DurabilityClass, METADATA_TOPIC, Offset, PartitionIndex, TopicPartition};
 use runtime::{Disk, Durability, Env, File};
 use sim::{Crash, DiskFaults, SimEnv};
 use storage::{AppendError, Directory, Fault, FlushPolicy, Log, LogConfig, ReadError, ReadRequest, StorageConfig};
@@ -404,6 +404,47 @@ fn a_batch_larger_than_a_part_of_the_free_space_is_taken_if_it_fits() {
             assert_eq!((result.is_ok(), log.lacks_space()), (fits, !fits), "{result:?}");
         });
     }
+}
+
+#[test]
+fn logs_of_topics_leave_a_reserve_and_the_metadata_log_takes_it() {
+    sim::run(1, |env| async move {
+        let directory = open(&env).await;
+        directory.set_storage(StorageConfig { reserve_bytes: 8 << 20, ..StorageConfig::default() });
+        let mut log = directory.create_log(LOG, small_segments()).await.unwrap();
+        let metadata = TopicPartition { topic: METADATA_TOPIC, partition: PartitionIndex(0) };
+        let mut metadata = directory.create_log(metadata, small_segments()).await.unwrap();
+        let space = env.disk().space(&root()).await.unwrap();
+        env.set_disk_faults(DiskFaults { bytes_taken: space.available - (12 << 20), ..DiskFaults::default() });
+        let mut number = 0;
+        let refused = loop {
+            match try_append(&env, &mut log, 1, &numbered(number, 100_000)).await {
+                Ok(_) => number += 1,
+                Err(error) => break error,
+            }
+        };
+        let left = env.disk().space(&root()).await.unwrap().available;
+        assert!((8 << 20..9 << 20).contains(&left) && number > 10, "{left} after {number}: {refused}");
+        let words = log.shortage().unwrap();
+        assert!(words.starts_with("the drive of /data/") && words.contains("bytes short"), "{words}");
+        assert!(words.contains("8388608 are kept in reserve"), "{words}");
+        let other = TopicPartition { partition: PartitionIndex(7), ..LOG };
+        let error = directory.create_log(other, LogConfig::default()).await.err().expect("a new log has a segment");
+        assert!(error.to_string().contains("kept in reserve"), "{error}");
+        // What keeps the host going has it: to the last block.
+        for number in 0..60 {
+            append(&env, &mut metadata, 1, &numbered(number, 100_000)).await;
+        }
+        settle(&env, &mut log).await.unwrap();
+        directory.write_checkpoint(BrokerEpoch(1), vec![log.checkpoint_entry()]).await.unwrap();
+        // And as soon as there is more than that, appends go on.
+        env.set_disk_faults(DiskFaults::default());
+        env.sleep(Duration::from_secs(2)).await;
+        append(&env, &mut log, 1, &numbered(number, 100_000)).await;
+        assert_eq!(log.shortage(), None);
+        settle(&env, &mut log).await.unwrap();
+        assert_eq!(numbers(&mut log, Offset(0)).await, (0..=number).collect::<Vec<_>>());
+    });
 }
 
 #[test]

@@ -52,6 +52,9 @@ pub struct ProduceArgs {
     /// How long a batch waits for more records
     #[arg(long, value_name = "DURATION", default_value = "10ms")]
     linger: DurationText,
+    /// How long a record is tried to be delivered, whatever is sent again for it
+    #[arg(long, value_name = "DURATION", default_value = "120s")]
+    delivery_timeout: DurationText,
     /// Size at which a batch is sent before its linger ends
     #[arg(long, value_name = "SIZE", default_value = "64KiB")]
     batch_bytes: SizeText,
@@ -138,6 +141,7 @@ fn producer_config(args: &ProduceArgs) -> Result<ProducerConfig, Failure> {
             AcksArg::None => Acks::None,
         },
         linger: args.linger.0,
+        delivery_timeout: args.delivery_timeout.0,
         batch_bytes,
         record_bytes_max: LINE_BYTES_MAX,
         codec: match args.compression {

@@ -19,6 +19,7 @@ pub const KEYS: &[&str] = &[
     "cpus",
     "core_port",
     "memory",
+    "reserve",
     "spin",
     "host_id",
     "connections_max",
@@ -48,6 +49,8 @@ pub struct FileConfig {
     pub core_port: Option<u16>,
     /// The cores' regions together.
     pub memory: Option<SizeText>,
+    /// See `--reserve`.
+    pub reserve: Option<SizeText>,
     /// How long the core polls before it sleeps.
     pub spin: Option<Spin>,
     /// This host's number.

@@ -38,6 +38,9 @@ pub struct StartFlags {
     /// Memory of the cores' regions together, pinned [default: half of the limit of the cgroup or machine, 1GiB at most, but 64MiB for each core]
     #[arg(long, value_name = "SIZE", env = "CORELANE_MEMORY")]
     pub memory: Option<SizeText>,
+    /// Free space that the logs of topics leave on each drive, so that all else goes on when it is full [default: a 32nd of the drive, 256MiB at most]
+    #[arg(long, value_name = "SIZE", env = "CORELANE_RESERVE")]
+    pub reserve: Option<SizeText>,
     /// Poll before sleeping: off, always, or a duration up to 1ms [default: off]
     #[arg(long, value_name = "SPIN", env = "CORELANE_SPIN")]
     pub spin: Option<Spin>,

@@ -47,12 +47,13 @@ fn every_key_is_known_and_every_known_key_is_read() {
 
 #[test]
 fn flags_win_over_the_file_and_the_file_over_defaults() {
-    let file = parse("data = [\"/a\", \"/b\"]\nlisten = \"127.0.0.1:1\"\nmemory = \"2GiB\"\nspin = \"50us\"").unwrap();
+    let file = parse("data = [\"/a\", \"/b\"]\nlisten = \"127.0.0.1:1\"\nmemory = \"2GiB\"\nreserve = \"1MiB\"\nspin = \"50us\"")
+        .unwrap();
     let flags = StartFlags { listen: Some("127.0.0.1:2".parse().unwrap()), ..StartFlags::default() };
     let settings = Settings::join(flags, file, 1 << 28).unwrap();
     assert_eq!(settings.data, ["/a", "/b"].map(PathBuf::from));
     assert_eq!(settings.listen.port(), 2);
-    assert_eq!(settings.memory_bytes, 2 << 30);
+    assert_eq!((settings.memory_bytes, settings.reserve_bytes), (2 << 30, Some(1 << 20)));
     assert_eq!(settings.spin, Spin::For(Duration::from_micros(50)));
     assert_eq!(Settings::join(super::tests::flags(), FileConfig::default(), 1 << 28).unwrap().memory_bytes, 1 << 28);
 }

@@ -161,6 +161,7 @@ impl Shared {
 fn config(address: SocketAddr, number: u64) -> NodeConfig {
     NodeConfig {
         data: vec!["/data/one".into()],
+        reserve_bytes: None,
         data_must_exist: false,
         listen: address,
         core_port: CORE_PORT,
