@@ -161,7 +161,8 @@ impl Shared {
 fn config(address: SocketAddr, number: u64) -> NodeConfig {
     NodeConfig {
         data: vec!["/data/one".into()],
-        reserve_bytes: None,
+        // With the default, full disks would not take an append further.
+        reserve_bytes: [Some(0), Some(1 << 20), None][usize::try_from(number % 3).expect("a small number")],
         data_must_exist: false,
         listen: address,
         core_port: CORE_PORT,

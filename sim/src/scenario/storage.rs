@@ -93,7 +93,7 @@ impl Plan {
             window_bytes_max: [0, 64 << 10, 4 << 20][stream.index(3)],
             allocation_step_bytes_max: [64 << 10, 1 << 20, 128 << 20][stream.index(3)],
             idle_tail_ms: [1, 20, 10_000][stream.index(3)],
-            reserve_bytes: 0,
+            reserve_bytes: [0, 256 << 10][stream.index(2)],
         };
         let mut shape = Shape {
             one_size: stream.chance(1, 2),
