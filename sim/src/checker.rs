@@ -377,7 +377,8 @@ impl<'a> Checker<'a> {
         let mut highest = i64::MIN;
         // (highest timestamp so far, offset where it was reached): both rise.
         let mut reached: Vec<(i64, i64)> = Vec::new();
-        for (offset, record) in &history.final_records {
+        // What was read before it left the log isn't found any more.
+        for (offset, record) in history.final_records.range(history.log_start..) {
             if record.timestamp > highest {
                 highest = record.timestamp;
                 reached.push((highest, *offset));

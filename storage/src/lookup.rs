@@ -225,8 +225,7 @@ impl<E: Env> LookupPlan<E> {
         let (timestamp, from) = (self.timestamp, self.from);
         let find = move || {
             let (batch, _) = BatchView::split(&bytes).ok()?;
-            let found = batch.find_timestamp(timestamp, BATCH_DECOMPRESSED_BYTES_MAX).ok()?;
-            found.map(|(offset, timestamp)| (offset.max(from), timestamp))
+            batch.find_timestamp(timestamp, from, BATCH_DECOMPRESSED_BYTES_MAX).ok()?
         };
         let (sender, receiver) = once();
         let env = self.env.clone();

@@ -276,7 +276,7 @@ fn t29_a_log_that_begins_inside_a_batch_gives_the_whole_batch() {
             let directory = open(&env).await;
             let mut log = directory.create_log(LOG, by_size(1 << 30)).await.unwrap();
             for _ in 0..300 {
-                append(&env, &mut log, 1, &batch_at(&[10, 20, 30], 3000)).await;
+                append(&env, &mut log, 1, &batch_at(&[30, 10, 20], 3000)).await;
             }
             settle(&env, &mut log).await.unwrap();
             log.plan_start(start);
@@ -295,9 +295,12 @@ fn t29_a_log_that_begins_inside_a_batch_gives_the_whole_batch() {
             let below = log.begin_read(ReadRequest { offset: Offset(start.0 - 1), ..request }).err();
             assert!(matches!(below, Some(ReadError::OutOfRange { log_start, .. }) if log_start == start), "{below:?}");
             // A record of the batch that lies below isn't found by its time.
-            let LookupStep::Disk(plan) = log.begin_lookup(Timestamp(0), Offset(900)).unwrap() else { panic!("it is on disk") };
-            let LookupStep::Ready(found) = log.finish_lookup(plan.execute().await).unwrap() else { panic!("one round") };
-            assert_eq!(found.map(|(offset, _)| offset), Some(start));
+            for (time, expected) in [(0, (start, 10)), (15, (start.plus(1), 20))] {
+                let step = log.begin_lookup(Timestamp(time), Offset(900)).unwrap();
+                let LookupStep::Disk(plan) = step else { panic!("it is on disk") };
+                let LookupStep::Ready(found) = log.finish_lookup(plan.execute().await).unwrap() else { panic!("one round") };
+                assert_eq!(found.map(|(offset, timestamp)| (offset, timestamp.0)), Some(expected), "at {time}");
+            }
             env.crash(crash);
             let env = env.restart();
             let directory = open(&env).await;

@@ -112,21 +112,26 @@ impl<'a> BatchView<'a> {
         })
     }
 
-    /// The first record, in order of offset, whose timestamp isn't below `at`. Timestamps in a batch need not rise. Compressed
+    /// The first record at or behind the offset `from` whose timestamp isn't below `at`. Timestamps in a batch need not rise. Compressed
     /// records are decompressed, to at most `bytes_max` bytes.
     ///
     /// # Errors
     /// If the records can't be read.
-    pub fn find_timestamp(&self, at: Timestamp, bytes_max: usize) -> Result<Option<(Offset, Timestamp)>, BatchError> {
-        if self.max_timestamp() < at {
+    pub fn find_timestamp(
+        &self,
+        at: Timestamp,
+        from: Offset,
+        bytes_max: usize,
+    ) -> Result<Option<(Offset, Timestamp)>, BatchError> {
+        if self.max_timestamp() < at || self.last_offset() < from {
             return Ok(None);
         }
         if self.attributes().timestamp_type() == TimestampType::LogAppendTime {
-            return Ok(Some((self.base_offset(), self.max_timestamp())));
+            return Ok(Some((self.base_offset().max(from), self.max_timestamp())));
         }
         match self.attributes().codec()? {
-            Codec::None => self.records()?.find_timestamp(at),
-            _ => self.records_in(&self.decompress(bytes_max)?)?.find_timestamp(at),
+            Codec::None => self.records()?.find_timestamp(at, from),
+            _ => self.records_in(&self.decompress(bytes_max)?)?.find_timestamp(at, from),
         }
     }
 
@@ -163,10 +168,10 @@ impl<'a> Iterator for RecordIter<'a> {
 }
 
 impl<'a> RecordIter<'a> {
-    fn find_timestamp(self, at: Timestamp) -> Result<Option<(Offset, Timestamp)>, BatchError> {
+    fn find_timestamp(self, at: Timestamp, from: Offset) -> Result<Option<(Offset, Timestamp)>, BatchError> {
         for record in self {
             let record = record?;
-            if record.timestamp >= at {
+            if record.timestamp >= at && record.offset >= from {
                 return Ok(Some((record.offset, record.timestamp)));
             }
         }

@@ -154,7 +154,7 @@ fn t34_max_timestamp_is_the_youngest_records_wherever_it_stands() {
         stamp(&mut bytes, Offset(40), LeaderEpoch(0));
         let batch = BatchView::whole(&bytes).unwrap();
         assert_eq!((batch.base_timestamp(), batch.max_timestamp()), (Timestamp(500), Timestamp(900)));
-        let find = |at| batch.find_timestamp(Timestamp(at), 1 << 20).unwrap().map(|(offset, time)| (offset.0, time.0));
+        let find = |at| batch.find_timestamp(Timestamp(at), Offset(0), 1 << 20).unwrap().map(|(offset, time)| (offset.0, time.0));
         assert_eq!(find(0), Some((40, 500)));
         assert_eq!(find(500), Some((40, 500)));
         assert_eq!(find(501), Some((41, 900)));
@@ -169,7 +169,7 @@ fn t34_a_batch_without_timestamps_is_found_by_none() {
     let batch = BatchView::whole(&bytes).unwrap();
     batch.validate_produced(&ProduceRules::default()).unwrap();
     assert_eq!(batch.max_timestamp(), Timestamp::NONE);
-    assert_eq!(batch.find_timestamp(Timestamp(0), 1 << 20), Ok(None));
+    assert_eq!(batch.find_timestamp(Timestamp(0), Offset(0), 1 << 20), Ok(None));
 }
 
 #[test]
@@ -178,8 +178,11 @@ fn t34_append_time_is_found_at_the_batchs_first_record() {
     stamp(&mut bytes, Offset(7), LeaderEpoch(0));
     stamp_append_time(&mut bytes, Timestamp(1000));
     let batch = BatchView::whole(&bytes).unwrap();
-    assert_eq!(batch.find_timestamp(Timestamp(1000), 1 << 20), Ok(Some((Offset(7), Timestamp(1000)))));
-    assert_eq!(batch.find_timestamp(Timestamp(1001), 1 << 20), Ok(None));
+    assert_eq!(batch.find_timestamp(Timestamp(1000), Offset(0), 1 << 20), Ok(Some((Offset(7), Timestamp(1000)))));
+    assert_eq!(batch.find_timestamp(Timestamp(1001), Offset(0), 1 << 20), Ok(None));
+    let last = batch.last_offset();
+    assert_eq!(batch.find_timestamp(Timestamp(1000), last, 1 << 20), Ok(Some((last, Timestamp(1000)))), "all have the time");
+    assert_eq!(batch.find_timestamp(Timestamp(1000), last.plus(1), 1 << 20), Ok(None));
 }
 
 #[test]

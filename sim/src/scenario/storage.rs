@@ -30,6 +30,8 @@ struct Plan {
     logs: Vec<(TopicPartition, LogConfig)>,
     storage: StorageConfig,
     shape: Shape,
+    /// Records are deleted from the logs' starts.
+    deletes: bool,
 }
 
 /// How batches look.
@@ -84,7 +86,8 @@ impl Plan {
             let segment_ms = if stream.chance(1, 4) { 20 + stream.below(200) } else { LogConfig::default().segment_ms };
             let name = TopicPartition { topic: TopicId(7 + u128::from(index)), partition: PartitionIndex(0) };
             let index_interval_bytes = if stream.chance(1, 2) { 4096 } else { 512 };
-            (name, LogConfig { class, segment_bytes, segment_ms, index_interval_bytes, ..LogConfig::default() })
+            let retention_bytes = stream.chance(1, 4).then(|| segment_bytes * (1 + index));
+            (name, LogConfig { class, segment_bytes, segment_ms, index_interval_bytes, retention_bytes, ..LogConfig::default() })
         });
         let logs = logs.collect();
         let storage = StorageConfig {
@@ -104,7 +107,7 @@ impl Plan {
         if shape.one_size && stream.chance(1, 2) {
             (shape.records, shape.value_bytes) = (1, block_filling_value(1 + stream.below(2)));
         }
-        Plan { lives: 1 + stream.below(6), logs, storage, shape }
+        Plan { lives: 1 + stream.below(6), logs, storage, shape, deletes: stream.chance(1, 4) }
     }
 }
 
@@ -237,6 +240,10 @@ async fn try_live(env: &SimEnv, shared: &Rc<Shared>, life: Life) -> Result<(), S
             cache.evict(usize::MAX);
         }
         if workload.chance(1, 3) {
+            let deletes = shared.plan.deletes && workload.chance(1, 2);
+            drivers.iter().for_each(|driver| driver.shorten(deletes));
+        }
+        if workload.chance(1, 3) {
             checkpoint(&directory, &drivers, life).await?;
         }
         if life.clean_stop && !life.last && workload.chance(1, 4) {
@@ -250,6 +257,8 @@ async fn try_live(env: &SimEnv, shared: &Rc<Shared>, life: Life) -> Result<(), S
         driver.stop().await?;
     }
     if life.last {
+        // What was to go has gone when everything is read.
+        checkpoint(&directory, &drivers, life).await?;
         for driver in &drivers {
             cache.evict(usize::MAX);
             driver.catch_up().await?;
@@ -261,6 +270,11 @@ async fn try_live(env: &SimEnv, shared: &Rc<Shared>, life: Life) -> Result<(), S
 
 async fn checkpoint(directory: &Directory<SimEnv>, drivers: &[LogDriver], life: Life) -> Result<(), String> {
     let entries = drivers.iter().map(LogDriver::checkpoint_entry).collect();
+    let starts: Vec<_> = drivers.iter().map(LogDriver::planned_start).collect();
     let written = directory.write_checkpoint(BrokerEpoch(i64::from(life.epoch)), entries).await;
-    written.map_err(|error| error.to_string())
+    written.map_err(|error| error.to_string())?;
+    for (driver, start) in drivers.iter().zip(starts) {
+        driver.start_is_durable(start);
+    }
+    Ok(())
 }

@@ -44,7 +44,7 @@ fn read_all(bytes: &[u8]) {
     assert_eq!(batch.size() + rest.len(), bytes.len());
     let _ = (batch.verify_crc(), batch.last_offset(), batch.next_offset(), format!("{batch:?}"));
     let _ = batch.validate_produced(&ProduceRules { transactional: true, ..ProduceRules::default() });
-    let _ = batch.find_timestamp(Timestamp(0), 1 << 16);
+    let _ = batch.find_timestamp(Timestamp(0), Offset(0), 1 << 16);
     if let Ok(records) = batch.records() {
         let mut seen = 0;
         for record in records.flatten() {

@@ -70,6 +70,44 @@ impl LogDriver {
         self.0.log.borrow().checkpoint_entry()
     }
 
+    /// Has records leave the log's start, as its retention says or as somebody deletes them.
+    pub fn shorten(&self, deletes: bool) {
+        let bound = Offset(self.bound());
+        let mut log = self.0.log.borrow_mut();
+        if let Some(start) = log.retention_start(self.0.env.wall_clock(), bound) {
+            log.plan_start(start);
+        }
+        let range = u64::try_from(bound.0 - log.log_start().0).expect("a log ends behind its start");
+        if deletes && range > 0 {
+            let further = self.0.env.workload().below(range + 1) >> self.0.env.workload().below(4);
+            let start = log.log_start().plus(u32::try_from(further).expect("few records"));
+            log.plan_start(start);
+        }
+    }
+
+    /// Where the checkpoint that is made now says that the log begins.
+    pub fn planned_start(&self) -> Offset {
+        self.0.log.borrow().planned_start()
+    }
+
+    /// That checkpoint is on stable storage: what lies below goes.
+    pub fn start_is_durable(&self, start: Offset) {
+        self.0.log.borrow_mut().start_is_durable(start);
+        self.note_watermarks();
+        let driver = self.clone();
+        self.0.env.spawn(async move {
+            loop {
+                let plan = driver.0.log.borrow_mut().begin_removal();
+                let Some(plan) = plan else { return };
+                let outcome = plan.execute().await;
+                let is_done = outcome.is_done();
+                if driver.0.log.borrow_mut().finish_removal(outcome).is_err() || !is_done {
+                    return;
+                }
+            }
+        });
+    }
+
     /// Starts the tasks.
     pub fn start(&self) {
         let env = &self.0.env;
@@ -212,6 +250,7 @@ impl LogDriver {
                 position.set(self.bound());
                 continue;
             }
+            position.set(position.get().max(state.log.borrow().log_start().0));
             let bytes = 1 + state.env.workload().index(100_000);
             if let Ok(next) = self.poll(state.index as u64, position.get(), bytes).await {
                 position.set(next);
@@ -248,7 +287,10 @@ impl LogDriver {
             Ok(bytes) => bytes,
             Err(error) => {
                 state.shared.recorder.end(begun, Outcome::Failed, |_| {});
-                state.shared.complain(state.life, || format!("life {}: {}: {error}", state.life.epoch, state.partition));
+                // What has left the log meanwhile can't be read any more.
+                if state.log.borrow().log_start().0 <= position {
+                    state.shared.complain(state.life, || format!("life {}: {}: {error}", state.life.epoch, state.partition));
+                }
                 return Err(error);
             }
         };
