@@ -4,6 +4,7 @@
 //! order (appends are); what comes later is a future that is dropped when its connection closes.
 
 pub mod alter_topic;
+mod by_owner;
 pub mod create_topic;
 pub mod delete_records;
 pub mod delete_topic;

@@ -7,7 +7,6 @@
 
 use std::time::Duration;
 
-use futures_util::future::join_all;
 use net::Call;
 use protocol::error::{ErrorCode, WireError};
 use protocol::frame::FrameHeader;
@@ -18,6 +17,7 @@ use runtime::Env;
 use shard::{DeleteRecordsError, FetchError};
 
 use super::Reply;
+use super::by_owner::by_owner;
 use super::reply::{refuse_with, reply};
 use crate::crossing::{CoreReply, CoreRequest};
 use crate::dispatch::Dispatch;
@@ -36,36 +36,19 @@ pub fn handle<E: Env>(dispatch: &Dispatch<E>, header: &FrameHeader, body: &[u8])
     let timeout = Duration::from_millis(request.timeout_ms.min(DELETE_RECORDS_TIMEOUT_MS_MAX).into());
     let answer = async move {
         let wanted = request.partitions.iter().map(|wanted| (dispatch.readable(wanted.topic_partition()), wanted.before));
-        let partitions = delete(&dispatch, wanted.collect(), timeout).await;
+        let partitions = delete(&dispatch, &wanted.collect::<Vec<_>>(), timeout).await;
         reply(&header, Kind::DeleteRecords, &DeleteRecordsReply { partitions }.encode_body())
     };
     Call::Later { reply: Reply::Other(Box::pin(answer)), bytes_max: 0 }
 }
 
-/// Asks each core for its own, all at once.
-async fn delete<E: Env>(dispatch: &Dispatch<E>, wanted: Vec<Wanted>, timeout: Duration) -> Vec<DeleteRecordsPartitionReply> {
-    let mut owners: Vec<Option<CoreId>> = wanted.iter().map(|(partition, _)| dispatch.other_owner(*partition)).collect();
-    let mut begun = vec![failed(ErrorCode::UnknownServerError); wanted.len()];
-    let each = owners.clone();
-    owners.sort_unstable();
-    owners.dedup();
-    let asked = owners.into_iter().map(|owner| {
-        let places: Vec<usize> = (0..wanted.len()).filter(|index| each[*index] == owner).collect();
-        let its: Vec<Wanted> = places.iter().map(|index| wanted[*index]).collect();
-        async move {
-            let answered = match owner {
-                None => on_this_core(dispatch, &its, timeout).await,
-                Some(core) => on_another_core(dispatch, core, its, timeout).await,
-            };
-            (places, answered)
-        }
-    });
-    for (places, answered) in join_all(asked).await {
-        for (index, answer) in places.into_iter().zip(answered) {
-            begun[index] = answer;
-        }
-    }
-    begun
+/// Asks each core for its own.
+async fn delete<E: Env>(dispatch: &Dispatch<E>, wanted: &[Wanted], timeout: Duration) -> Vec<DeleteRecordsPartitionReply> {
+    let ask = async |owner, its: Vec<Wanted>| match owner {
+        None => on_this_core(dispatch, &its, timeout).await,
+        Some(core) => on_another_core(dispatch, core, its, timeout).await,
+    };
+    by_owner(dispatch, wanted, failed(ErrorCode::UnknownServerError), ask).await
 }
 
 async fn on_another_core<E: Env>(

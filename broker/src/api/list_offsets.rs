@@ -6,7 +6,6 @@
 //! Where it differs from Kafka: no "max timestamp" and no tiered offsets yet.
 
 use cluster::replica::{NO_EPOCH, Reader};
-use futures_util::future::join_all;
 use net::Call;
 use protocol::error::{ErrorCode, WireError};
 use protocol::frame::FrameHeader;
@@ -16,6 +15,7 @@ use runtime::Env;
 use shard::FetchError;
 
 use super::Reply;
+use super::by_owner::by_owner;
 use super::reply::{refuse_with, reply};
 use crate::crossing::{CoreReply, CoreRequest};
 use crate::dispatch::Dispatch;
@@ -30,36 +30,19 @@ pub fn handle<E: Env>(dispatch: &Dispatch<E>, header: &FrameHeader, body: &[u8])
     let dispatch = dispatch.clone();
     let answer = async move {
         let wanted = request.partitions.iter().map(|wanted| (dispatch.readable(wanted.topic_partition()), wanted.at));
-        let partitions = list(&dispatch, wanted.collect()).await;
+        let partitions = list(&dispatch, &wanted.collect::<Vec<_>>()).await;
         reply(&header, Kind::ListOffsets, &ListOffsetsReply { partitions }.encode_body())
     };
     Call::Later { reply: Reply::Other(Box::pin(answer)), bytes_max: 0 }
 }
 
-/// Asks each core for its own, all at once.
-async fn list<E: Env>(dispatch: &Dispatch<E>, wanted: Vec<Wanted>) -> Vec<ListOffsetsPartitionReply> {
-    let mut owners: Vec<Option<CoreId>> = wanted.iter().map(|(partition, _)| dispatch.other_owner(*partition)).collect();
-    let mut listed = vec![failed(ErrorCode::UnknownServerError); wanted.len()];
-    let each = owners.clone();
-    owners.sort_unstable();
-    owners.dedup();
-    let asked = owners.into_iter().map(|owner| {
-        let places: Vec<usize> = (0..wanted.len()).filter(|index| each[*index] == owner).collect();
-        let its: Vec<Wanted> = places.iter().map(|index| wanted[*index]).collect();
-        async move {
-            let answered = match owner {
-                None => on_this_core(dispatch, &its).await,
-                Some(core) => on_another_core(dispatch, core, its).await,
-            };
-            (places, answered)
-        }
-    });
-    for (places, answered) in join_all(asked).await {
-        for (index, answer) in places.into_iter().zip(answered) {
-            listed[index] = answer;
-        }
-    }
-    listed
+/// Asks each core for its own.
+async fn list<E: Env>(dispatch: &Dispatch<E>, wanted: &[Wanted]) -> Vec<ListOffsetsPartitionReply> {
+    let ask = async |owner, its: Vec<Wanted>| match owner {
+        None => on_this_core(dispatch, &its).await,
+        Some(core) => on_another_core(dispatch, core, its).await,
+    };
+    by_owner(dispatch, wanted, failed(ErrorCode::UnknownServerError), ask).await
 }
 
 async fn on_another_core<E: Env>(dispatch: &Dispatch<E>, core: CoreId, wanted: Vec<Wanted>) -> Vec<ListOffsetsPartitionReply> {
